@@ -4,7 +4,57 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Param", "TensorMapSpec", "PARAM_KINDS", "TENSOR_MAP_DTYPES"]
+__all__ = ["Param", "TensorMapSpec", "Type", "TYPES", "PARAM_KINDS", "TENSOR_MAP_DTYPES"]
+
+
+@dataclass(frozen=True)
+class Type:
+    """A PTX type: its name without the dot, its width, its class and how a register that holds it is declared.
+
+    cls is "pred", "int" (signed or not), "float", "bits" (untyped) or "packed" (several small floats in one word).
+    Instructions of class "bits" take any register of their width; a "bits" or "packed" register fits any instruction
+    of its width.
+    """
+
+    name: str
+    bits: int
+    cls: str
+    declared: str
+    prefix: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def accepts(self, other: Type) -> bool:
+        """Whether an operand of this type may be a register of type `other`."""
+        if self is other:
+            return True
+        if self.bits != other.bits or (self.cls == "pred") != (other.cls == "pred"):
+            return False
+        return self.cls == other.cls or "int" not in (self.cls, other.cls) or "float" not in (self.cls, other.cls)
+
+
+def _types() -> dict[str, Type]:
+    declared = {1: ("pred", "%p"), 8: ("b16", "%rs"), 16: ("b16", "%rs"), 32: ("b32", "%r"), 64: ("b64", "%rd")}
+    declared[128] = ("b128", "%rq")
+    table = {"pred": Type("pred", 1, "pred", *declared[1])}
+    for bits in (8, 16, 32, 64, 128):
+        table[f"b{bits}"] = Type(f"b{bits}", bits, "bits", *declared[bits])
+        if bits <= 64:
+            table[f"u{bits}"] = Type(f"u{bits}", bits, "int", *declared[bits])
+            table[f"s{bits}"] = Type(f"s{bits}", bits, "int", *declared[bits])
+    table["f32"] = Type("f32", 32, "float", "f32", "%f")
+    table["f64"] = Type("f64", 64, "float", "f64", "%fd")
+    for name, bits in (("f16", 16), ("bf16", 16), ("tf32", 32), ("f16x2", 32), ("bf16x2", 32)):
+        table[name] = Type(name, bits, "packed", *declared[bits])
+    for name in ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "ue8m0x2"):
+        table[name] = Type(name, 16, "packed", *declared[16])
+    table["e2m1x2"] = Type("e2m1x2", 8, "packed", "b8", "%rb")
+    table["f32x2"] = Type("f32x2", 64, "packed", *declared[64])
+    return table
+
+
+TYPES = _types()
 
 PARAM_KINDS = ("pointer", "u32", "i32", "u64", "i64", "f32", "f64", "tensor_map")
 

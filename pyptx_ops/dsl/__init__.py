@@ -1,0 +1,23 @@
+"""A Python DSL for PTX: one call, one instruction.
+
+    with Kernel("double", block=(128, 1, 1)) as k:
+        data = k.param("data", "pointer")
+        index = ptx.mov(special("tid.x"), type="u32")
+        address = data + ptx.mul.wide(index, 4)
+        ptx.st(address, ptx.ld(address, space="global", type="f32") * 2.0, space="global")
+    print(k.ptx())
+"""
+
+from __future__ import annotations
+
+from .errors import TraceError
+from .namespace import ptx
+from .reg import Global, NotPred, Pred, Reg, RegArray, Var
+from .smem import SharedPlan, SharedRef
+from .trace import Kernel, special
+from .types import Param, TensorMapSpec
+
+__all__ = [
+    "Global", "Kernel", "NotPred", "Param", "Pred", "Reg", "RegArray", "SharedPlan", "SharedRef", "TensorMapSpec",
+    "TraceError", "Var", "ptx", "special",
+]  # fmt: skip

@@ -1,0 +1,36 @@
+"""Errors of the DSL. Each names the line of the user's Python that caused it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["TraceError", "user_location"]
+
+_DSL_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_is_dsl_file: dict[str, bool] = {}
+
+
+def user_location() -> tuple[str, int]:
+    """File and line of the nearest caller outside the DSL."""
+    frame = sys._getframe(1)
+    while True:
+        code_file = frame.f_code.co_filename
+        internal = _is_dsl_file.get(code_file)
+        if internal is None:
+            internal = code_file.startswith((_DSL_DIR, "<ptx.")) or code_file == _CONTEXTLIB
+            _is_dsl_file[code_file] = internal
+        if not internal or frame.f_back is None:
+            return code_file, frame.f_lineno
+        frame = frame.f_back
+
+
+_CONTEXTLIB = getattr(sys.modules.get("contextlib"), "__file__", "")
+
+
+class TraceError(Exception):
+    """A kernel cannot be traced: what was wrong, and the user's file and line (`location`)."""
+
+    def __init__(self, message: str, location: tuple[str, int] | None = None):
+        self.location = location or user_location()
+        super().__init__(f"{self.location[0]}:{self.location[1]}: {message}")

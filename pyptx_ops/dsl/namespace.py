@@ -1,0 +1,343 @@
+"""`ptx`: one Python function per row of the instruction table; one call appends one instruction.
+
+The functions are generated, with real signatures, from the rows; their source is kept for tracebacks and debuggers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import linecache
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from .errors import TraceError, user_location
+from .ir import Address, Immediate, Instruction, Location, Pair, Register, Symbol, TensorCoordinates, Vector
+from .isa import ROWS
+from .isa.row import Form, FormError, Operand, Row
+from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, _emit
+from .smem import SharedRef
+from .trace import Kernel, current_kernel
+from .types import TYPES, Type
+
+__all__ = ["Namespace", "Overloads", "overloads", "ptx"]
+
+SINK = Register("_")
+
+
+class Namespace:
+    """A dotted prefix of opcodes, such as `ptx.mbarrier`."""
+
+    def __init__(self, path: str):
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        known = sorted(k for k in vars(self) if not k.startswith("_"))
+        raise TraceError(f"no instruction {self._path}.{name}; known there: {', '.join(known)}")
+
+
+def _literal(value: object, wanted: Type | None, form: Form, name: str) -> Immediate:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        kind = wanted.name if wanted else "an integer"
+        raise TraceError(f"{form.opcode}: {name} takes a {kind} register or literal, got {_describe(value)}")
+    if wanted is None or wanted.cls in ("int", "bits", "pred", "packed"):
+        if not isinstance(value, int):
+            raise TraceError(f"{form.opcode}: {name} is {wanted.name if wanted else 'an integer'}, got the float {value}")
+        if wanted is not None and not -(1 << (wanted.bits - 1)) <= value < (1 << wanted.bits):
+            raise TraceError(f"{form.opcode}: {name} is {wanted.name}, which cannot hold {value}")
+        return Immediate(str(value))
+    if wanted.bits == 32:
+        return Immediate("0f" + struct.pack(">f", value).hex().upper())
+    return Immediate("0d" + struct.pack(">d", value).hex().upper())
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Reg):
+        return f"a {value.type.name} register"
+    if isinstance(value, bool):
+        return f"the Python bool {value}; a comparison of Python values is decided while tracing"
+    if isinstance(value, (list, tuple, RegArray)):
+        return f"a vector of {len(value)}"
+    return f"{type(value).__name__} {value!r}"
+
+
+def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
+    """A scalar input: a register of a fitting type, or a literal."""
+    if isinstance(value, Reg):
+        if value.kernel is not kernel and not isinstance(value, SpecialRegister):
+            raise TraceError(f"{form.opcode}: {operand.name} is {value!r}, a register that this kernel does not declare")
+        wanted = operand.type
+        assert wanted is not None
+        if not wanted.accepts(value.type) and not (operand.spec.wider and value.type.bits >= wanted.bits):
+            raise TraceError(f"{form.opcode}: {operand.name} takes {wanted.name}, got a {value.type.name} register")
+        return value.operand
+    if isinstance(value, NotPred) and operand.type is TYPES["pred"]:
+        return value.operand
+    if isinstance(value, Global):
+        return Symbol(value.name)
+    return _literal(value, operand.type, form, operand.name)
+
+
+def _vector(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Vector:
+    if not isinstance(value, (RegArray, Sequence)) or len(value) != operand.count:
+        raise TraceError(
+            f"{form.opcode}: {operand.name} takes a vector of {operand.count} {operand.type!r}, got {_describe(value)}"
+        )
+    if isinstance(value, RegArray) and value.regs[0].kernel is kernel and operand.type.accepts(value.type):  # type: ignore[union-attr]
+        return Vector(value.operands)
+    return Vector(tuple([SINK if v is None else _value(kernel, form, operand, v) for v in value]))
+
+
+def _address(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Address:
+    if isinstance(value, Reg):
+        if value.type.bits not in (32, 64) or value.type.cls in ("float", "pred"):
+            raise TraceError(f"{form.opcode}: {operand.name} is an address, got a {value.type.name} register")
+        if value.kernel is not kernel:
+            raise TraceError(f"{form.opcode}: {operand.name} is {value!r}, a register that this kernel does not declare")
+        return Address(value.operand)
+    if isinstance(value, Address):
+        return value
+    if isinstance(value, SharedRef):
+        return value.address()
+    if isinstance(value, Global):
+        return Address(Symbol(value.name))
+    raise TraceError(
+        f"{form.opcode}: {operand.name} is an address: a register, reg.at(bytes), a shared-memory reference or a "
+        f"global; got {_describe(value)}"
+    )
+
+
+def _immediate(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Immediate:
+    bounds = operand.spec.bounds
+    if isinstance(value, int) and not isinstance(value, bool):
+        if bounds is None or (bounds[0] <= value <= bounds[1] and (value - bounds[0]) % bounds[2] == 0):
+            return Immediate(str(value))
+    span = "" if bounds is None else f" from {bounds[0]} to {bounds[1]}" + (f" in steps of {bounds[2]}" if bounds[2] > 1 else "")
+    raise TraceError(f"{form.opcode}: {operand.name} takes an integer literal{span}, got {_describe(value)}")
+
+
+def _label(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Symbol:
+    if isinstance(value, (str, Global)):
+        return Symbol(value if isinstance(value, str) else value.name)
+    raise TraceError(f"{form.opcode}: {operand.name} takes a name, got {_describe(value)}")
+
+
+_CONVERT: dict[str, Callable[..., Any]] = {
+    "value": _value, "address": _address, "immediate": _immediate, "label": _label,
+}  # fmt: skip
+
+
+def _destination(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tuple[Any, Any]:
+    """(IR operand, what the call returns) for one destination."""
+    assert operand.type is not None
+    if operand.count:
+        if out is None:
+            regs = tuple([kernel.fresh(operand.type) for _ in range(operand.count)])
+            return Vector(tuple([r.operand for r in regs])), regs
+        return _vector(kernel, form, operand, out), out
+    if operand.second is not None:
+        first, second = out if out is not None else (None, None)
+        sink = operand.name == "_"
+        if not sink and first is None:
+            first = kernel.fresh(operand.type)
+        second = kernel.fresh(operand.second) if second is None else second
+        pair = Pair(SINK if sink and first is None else first.operand, second.operand)
+        return pair, second if sink and first is None else (first, second)
+    if out is None:
+        if operand.spec.sink:
+            return SINK, None
+        out = kernel.fresh(operand.type)
+    elif not isinstance(out, Reg):
+        raise TraceError(f"{form.opcode}: out= takes a register, got {_describe(out)}")
+    return _value(kernel, form, operand, out), out
+
+
+def _append(form: Form, args: tuple[Any, ...], out: Any, pred: Any) -> Any:
+    """Append one instruction of this form to the current kernel; the destination registers, if any, come back."""
+    kernel = current_kernel()
+    kernel.require(form)
+    operands = []
+    result = None
+    position = 0
+    for operand in form.operands:
+        if operand.output:
+            text, result = _destination(kernel, form, operand, out)
+            operands.append(text)
+        elif operand.kind == "tensor":
+            coordinates = _vector(kernel, form, operand, args[position + 1])
+            operands.append(TensorCoordinates(_address(kernel, form, operand, args[position]).base, coordinates))
+            position += 2
+        else:
+            value = args[position]
+            position += 1
+            convert = _vector if operand.count else _CONVERT[operand.kind]
+            operands.append(convert(kernel, form, operand, value))
+    guard = None
+    if pred is not None:
+        if not isinstance(pred, (Pred, NotPred)):
+            raise TraceError(f"{form.opcode}: pred= takes a predicate, got {_describe(pred)}")
+        guard = pred.operand
+    kernel.append(Instruction(form.opcode, tuple(operands), guard, Location(*user_location())))
+    return result
+
+
+class Overloads:
+    """The rows of one Python name. They share their operands and differ in modifiers, mostly in the types they take."""
+
+    def __init__(self, path: str, rows: Sequence[Row]):
+        self.path = path
+        self.rows = tuple(rows)
+        self.forms: dict[tuple[Any, ...], Form] = {}
+        slots: dict[str, Any] = {}
+        for row in self.rows:
+            for slot in row.slots:
+                slots.setdefault(slot.name, slot.default)
+        self.defaults = slots
+        self.types = tuple(dict.fromkeys(c for r in self.rows for s in r.slots if s.name == "type" for c in s.choices))
+        self.inferred = any(s.name == "type" and s.required for r in self.rows for s in r.slots)
+        self.positional = _parameters(self.rows[0], optional=False)
+        self.optional = tuple(dict.fromkeys(n for r in self.rows for n in _parameters(r, optional=True)))
+        specs = [spec for spec in self.rows[0].specs if spec.role != "out" and not spec.optional]
+        self.typed = tuple(
+            _parameters(self.rows[0], optional=False).index(_python_name(s.name)) for s in specs if s.type == "$type"
+        )
+        self.has_out = any(spec.role == "out" for spec in self.rows[0].specs)
+        for row in self.rows:
+            if _parameters(row, optional=False) != self.positional:
+                raise ValueError(f"{path}: the rows of one name take the same operands")
+        if clash := set(self.defaults) & {*self.positional, *self.optional}:
+            raise ValueError(f"{path}: {clash} are both modifiers and operands")
+
+    def infer(self, args: tuple[Any, ...], out: Any = None) -> str:
+        """The type slot's value from the first typed operand: its own type, else bits, unsigned or float of its width."""
+        for value in (*[args[i] for i in self.typed], out):
+            if isinstance(value, (list, tuple)):
+                value = next((v for v in value if isinstance(v, Reg)), None)
+            found = getattr(value, "type", None)
+            if isinstance(found, Type):
+                for name in (found.name, f"b{found.bits}", f"u{found.bits}", f"f{found.bits}"):
+                    if name in self.types:
+                        return name
+                raise TraceError(f"{self.path}: no form for {found.name}; type= takes {', '.join(self.types)}")
+        raise TraceError(f"{self.path}: no operand tells the type; give type= one of {', '.join(self.types)}")
+
+    def new_form(self, values: dict[str, Any], given: frozenset[str]) -> Form:
+        """The form of the first row that takes these modifiers and optional operands."""
+        reason = ""
+        for row in self.rows:
+            known = {s.name for s in row.slots}
+            try:
+                for name, value in values.items():
+                    if name not in known and value != self.defaults[name]:
+                        raise FormError(f"takes no {name} with type {values.get('type')}")
+                for name in given:
+                    if name not in _parameters(row, optional=True):
+                        raise FormError(f"takes no {name} with type {values.get('type')}")
+                return row.form(values, given)
+            except FormError as error:
+                if not reason or values.get("type") in next((s.choices for s in row.slots if s.name == "type"), ()):
+                    reason = str(error)
+        raise TraceError(f"{self.path}: {reason}")
+
+    def wrong_call(self, args: tuple[Any, ...], unknown: dict[str, Any]) -> TraceError:
+        """The error for a wrong number of operands or an unknown keyword."""
+        if unknown:
+            known = [*self.defaults, *self.optional, *(["out"] if self.has_out else []), "pred"]
+            return TraceError(f"{self.path}: no modifier or operand {', '.join(unknown)}; known: {', '.join(known)}")
+        wanted = ", ".join(self.positional) or "none"
+        return TraceError(f"{self.path}: takes {len(self.positional)} operands ({wanted}), got {len(args)}")
+
+    def source(self) -> str:
+        """The Python source of the function."""
+        name = _python_name(self.path.split(".")[-1])
+        parameters = [f"{n}=None" for n in self.optional]
+        parameters += [f"{_python_name(n)}={default!r}" for n, default in self.defaults.items()]
+        parameters += [*(["out=None"] if self.has_out else []), "pred=None", "**_unknown"]
+        lines = [f"def {name}(*_args, {', '.join(parameters)}):"]
+        lines += [f"    if _unknown or len(_args) != {len(self.positional)}:", "        raise _row.wrong_call(_args, _unknown)"]
+        if self.inferred:
+            lines += ["    if type is None:", f"        type = _row.infer({'_args, out' if self.has_out else '_args'})"]
+        key = "".join(f"{_python_name(n)}, " for n in self.defaults) + "".join(f"{n} is None, " for n in self.optional)
+        values = ", ".join(f"{n!r}: {_python_name(n)}" for n in self.defaults)
+        given = ", ".join(f"({n!r}, {n})" for n in self.optional)
+        lines += [
+            f"    _form = _forms.get(({key}))",
+            "    if _form is None:",
+            f"        _given = frozenset([_n for _n, _v in [{given}] if _v is not None])",
+            f"        _form = _forms[({key})] = _row.new_form({{{values}}}, _given)",
+        ]
+        lines += [line for n in self.optional for line in (f"    if {n} is not None:", f"        _args += ({n},)")]
+        lines.append(f"    return _append(_form, _args, {'out' if self.has_out else 'None'}, pred)")
+        return "\n".join(lines) + "\n"
+
+    def signature(self) -> inspect.Signature:
+        """What the function takes, for `help` and editors."""
+        kinds = inspect.Parameter
+        parameters = [kinds(n, kinds.POSITIONAL_ONLY) for n in self.positional]
+        keywords = {**dict.fromkeys(self.optional), **{_python_name(n): d for n, d in self.defaults.items()}}
+        keywords |= {"out": None, "pred": None} if self.has_out else {"pred": None}
+        return inspect.Signature(parameters + [kinds(n, kinds.KEYWORD_ONLY, default=d) for n, d in keywords.items()])
+
+    def compile(self) -> Callable[..., Any]:
+        source = self.source()
+        filename = f"<ptx.{self.path}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        scope: dict[str, Any] = {"_row": self, "_forms": self.forms, "_append": _append}
+        exec(compile(source, filename, "exec"), scope)
+        function: Callable[..., Any] = scope[_python_name(self.path.split(".")[-1])]
+        function.__qualname__ = f"ptx.{self.path}"
+        function.__module__ = __name__
+        function.__doc__ = "\n".join(f"{r.spelling} {r.operands}\n{r.doc}".strip() for r in self.rows)
+        function.__signature__ = self.signature()  # type: ignore[attr-defined]
+        return function
+
+
+def _parameters(row: Row, *, optional: bool) -> tuple[str, ...]:
+    """The Python parameters of a row's input operands."""
+    names = []
+    for spec in row.specs:
+        if spec.role != "out" and spec.optional == optional:
+            names.append(_python_name(spec.name))
+            if spec.kind == "tensor" and spec.second:
+                names.append(_python_name(spec.second[0]))
+    return tuple(names)
+
+
+def _python_name(name: str) -> str:
+    name = name.replace("::", "_")
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def overloads() -> tuple[Overloads, ...]:
+    """The rows grouped by Python name, shorter names first."""
+    groups: dict[str, list[Row]] = {}
+    for row in ROWS:
+        groups.setdefault(row.path, []).append(row)
+    return tuple(Overloads(path, rows) for path, rows in sorted(groups.items(), key=lambda g: g[0].count(".")))
+
+
+def _build() -> Namespace:
+    root = Namespace("ptx")
+    for group in overloads():
+        *parents, leaf = [_python_name(p) for p in group.path.split(".")]
+        node: Any = root
+        for parent in parents:
+            if parent not in vars(node):
+                setattr(node, parent, Namespace(f"{getattr(node, '_path', 'ptx')}.{parent}"))
+            node = vars(node)[parent]
+        setattr(node, leaf, group.compile())
+    return root
+
+
+ptx: Any = _build()
+
+_emit.update(
+    {
+        "add": ptx.add, "sub": ptx.sub, "mul": ptx.mul.lo, "div": ptx.div, "rem": ptx.rem, "and": ptx.and_,
+        "or": ptx.or_, "xor": ptx.xor, "not": ptx.not_, "neg": ptx.neg, "shl": ptx.shl, "shr": ptx.shr,
+        "setp": ptx.setp, "mov": ptx.mov,
+        "fadd": partial(ptx.add, rnd="rn"), "fsub": partial(ptx.sub, rnd="rn"), "fmul": partial(ptx.mul, rnd="rn"),
+    }
+)  # fmt: skip
