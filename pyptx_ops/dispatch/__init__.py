@@ -1,0 +1,72 @@
+"""From checked tensors to a launch: which path a device takes, and what the families share.
+
+The functions of a family (`dispatch/gemm.py`, `dispatch/norm.py`, `dispatch/swiglu.py`) receive arguments that the op
+has checked: CUDA tensors of one device, with dtypes in `KERNEL_DTYPES` and any strides and sizes, 0 included. They
+allocate the outputs (contiguous) and launch on the current stream of the tensors' device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+import torch
+
+__all__ = ["ARCHES", "KERNEL_DTYPES", "Route", "family", "route", "runs_kernels"]
+
+KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+ARCHES = {(9, 0): "sm_90a"}
+"""Compute capability -> the architecture whose kernels it runs. Code for sm_90a runs on 9.0 only."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """The path that the ops take on a device, and why."""
+
+    path: Literal["kernel", "reference"]
+    arch: str | None
+    why: str
+
+
+_routes: dict[int, Route] = {}
+_warned: set[str] = set()
+
+
+def route(device: torch.device | str | int) -> Route:
+    """Says whether the ops run kernels or the reference path on a device. Cached per device."""
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type != "cuda":
+        return Route("reference", None, f"{device.type} tensors take the reference path")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found = _routes.get(index)
+    if found is None:
+        found = _routes[index] = _cuda_route(index)
+        if found.path == "reference" and found.why not in _warned:
+            _warned.add(found.why)
+            warnings.warn(f"pyptx_ops runs its reference path: {found.why}", RuntimeWarning, stacklevel=2)
+    return found
+
+
+def runs_kernels(tensor: torch.Tensor) -> bool:
+    """Whether an op on this tensor launches kernels: a CUDA device that has them, and a dtype that they take."""
+    if not tensor.is_cuda or tensor.dtype not in KERNEL_DTYPES:
+        return False
+    index = tensor.get_device()
+    return (_routes.get(index) or route(index)).path == "kernel"
+
+
+def family(name: str) -> ModuleType:
+    return importlib.import_module(f"pyptx_ops.dispatch.{name}")
+
+
+def _cuda_route(index: int) -> Route:
+    capability = torch.cuda.get_device_capability(index)
+    arch = ARCHES.get(capability)
+    name = torch.cuda.get_device_name(index)
+    if arch is None:
+        taken = ", ".join(ARCHES.values())
+        return Route("reference", None, f"no kernels for {name} (capability {capability}), only for {taken}")
+    return Route("kernel", arch, f"kernels for {arch} on {name}")

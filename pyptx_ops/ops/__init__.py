@@ -1,0 +1,23 @@
+"""The ops, one file each: schema, checks, fake, reference, autograd. Importing this registers `torch.ops.pyptx`."""
+
+from __future__ import annotations
+
+from pyptx_ops.ops import (
+    fused_add_rms_norm,
+    gemm,
+    grouped_gemm,
+    grouped_gemm_wgrad,
+    rms_norm,
+    silu_and_mul,
+    swiglu,
+)
+
+__all__ = [
+    "fused_add_rms_norm",
+    "gemm",
+    "grouped_gemm",
+    "grouped_gemm_wgrad",
+    "rms_norm",
+    "silu_and_mul",
+    "swiglu",
+]

@@ -1,0 +1,167 @@
+"""One registrar for every op: its schema, and its kernels for each dispatch key.
+
+An op is declared once with what it does (`run`, which checks, then computes or launches), what it returns (`fake`) and
+how it differentiates (`backward`). The kernel on the Autograd key is ours, because it is on the way of every eager
+call: the dispatch key set tells in one look whether anything but the tensor's own backend still waits below (a mode, a
+subclass, a transform, functionalization). If nothing does and no input requires grad, `run` is called straight away.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+
+__all__ = ["LIBRARY", "register", "register_inplace"]
+
+LIBRARY = torch.library.Library("pyptx", "DEF")
+
+_BACKENDS = ("CPU", "CUDA")
+_KeySet = torch._C.DispatchKeySet
+_Key = torch._C.DispatchKey
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_any_requires_grad = torch._C._any_requires_grad
+
+# Key sets in which autograd is followed by the backend and nothing else, by their bits.
+_PLAIN = {
+    (_KeySet(backend) | _KeySet(autograd)).raw_repr()
+    for backend, autograd in ((_Key.CPU, _Key.AutogradCPU), (_Key.CUDA, _Key.AutogradCUDA))
+}
+_PLAIN |= {(_KeySet.from_raw_repr(bits) | _KeySet(_Key.ADInplaceOrView)).raw_repr() for bits in _PLAIN}
+_AUTOCAST = {"cpu": _KeySet(_Key.AutocastCPU), "cuda": _KeySet(_Key.AutocastCUDA)}
+
+
+def register(
+    schema: str,
+    *,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., tuple[Any, ...]],
+    save: Callable[..., None],
+    autocast: bool = False,
+) -> torch._ops.OpOverload:
+    """Defines a functional op.
+
+    Args:
+        schema: name, arguments and returns, as `torch.library` spells them.
+        run: the op on CPU and CUDA tensors; raises before it launches or writes anything.
+        fake: the same call on tensors without data: same errors for what is known, exact output strides.
+        save: `save(ctx, *args, **kwargs)`, keeps what the backward needs.
+        backward: `backward(ctx, *grads)`, one gradient (or None) per positional argument of the schema;
+            `ctx.needs_input_grad` says which are asked for.
+        autocast: whether floating-point inputs are cast to the autocast dtype where autocast is on.
+    """
+    op = _define(schema, (torch.Tag.flexible_layout,), run, fake)
+    defaults = _positional_defaults(run)
+    function = _function(op, run, save, backward)
+
+    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (torch.is_grad_enabled() and _any_requires_grad(*args)):
+            if keyset.raw_repr() in _PLAIN:
+                return run(*args, **kwargs)
+            with _below_autograd():
+                return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+        # The dispatcher drops trailing arguments that equal their defaults: autograd wants one gradient for each.
+        return function(*args, *defaults[len(args) :], keyset, kwargs)
+
+    LIBRARY.impl(op._opname, autograd, "Autograd", with_keyset=True)
+    if autocast:
+        for device_type in _AUTOCAST:
+            kernel = _autocast_kernel(op, device_type)
+            LIBRARY.impl(op._opname, kernel, f"Autocast{device_type.upper()}", with_keyset=True)
+    return op
+
+
+def register_inplace(
+    schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int
+) -> torch._ops.OpOverload:
+    """Defines an op that overwrites its first `mutated` arguments, returns nothing and has no derivative."""
+    op = _define(schema, (torch.Tag.needs_exact_strides,), run, fake)
+    name = op._opname
+
+    def autograd(keyset: Any, *args: Any) -> None:
+        if torch.is_grad_enabled() and _any_requires_grad(*args):
+            raise RuntimeError(
+                f"{name}: works in place and has no derivative, but an argument requires grad; use "
+                f"{name.rstrip('_')}, or call it under torch.no_grad()"
+            )
+        if keyset.raw_repr() in _PLAIN:
+            torch.autograd.graph.increment_version(args[:mutated])
+            run(*args)
+            return
+        with _below_autograd():
+            op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+    def bump_versions(keyset: Any, *args: Any) -> None:
+        torch.autograd.graph.increment_version(args[:mutated])
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args)
+
+    LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+    LIBRARY.impl(name, bump_versions, "ADInplaceOrView", with_keyset=True)
+    return op
+
+
+def _define(schema: str, tags: tuple[Any, ...], run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag, *tags)).removeprefix("pyptx::")
+    for backend in _BACKENDS:
+        LIBRARY.impl(name, run, backend)
+    torch.library.register_fake(f"pyptx::{name}", fake, lib=LIBRARY)
+    return getattr(torch.ops.pyptx, name).default
+
+
+def _positional_defaults(run: Callable[..., Any]) -> tuple[Any, ...]:
+    parameters = inspect.signature(run).parameters.values()
+    return tuple(p.default for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY)
+
+
+def _function(
+    op: Any, run: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The op as a node of the autograd graph. Its inputs are the op's, then the key set and the keyword arguments."""
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        *args, keyset, kwargs = inputs
+        save(ctx, *args, **kwargs)
+        if keyset.raw_repr() in _PLAIN:
+            return run(*args, **kwargs)
+        with _below_autograd():
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+    def gradients(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        return (*backward(ctx, *grads), None, None)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
+    node = type(f"Pyptx_{op._opname}", (torch.autograd.Function,), members)
+    # Inside torch.func transforms this kernel runs once per level, already below the transform's own dispatch: it adds
+    # a node to that level only, which torch.autograd.Function would refuse.
+    level_node = type(f"Pyptx_{op._opname}", (torch.autograd.function._SingleLevelFunction,), members)
+
+    def apply(*inputs: Any) -> Any:
+        if not torch._C._are_functorch_transforms_active():
+            return node.apply(*inputs)
+        with enable_single_level_autograd_function():
+            return level_node.apply(*inputs)
+
+    return apply
+
+
+def _autocast_kernel(op: Any, device_type: str) -> Callable[..., Any]:
+    excluded = _AUTOCAST["cpu"] | _AUTOCAST["cuda"]
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device_type)
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            return op(*(_cast(arg, device_type, dtype) for arg in args), **kwargs)
+
+    return kernel
+
+
+def _cast(arg: Any, device_type: str, dtype: torch.dtype) -> Any:
+    """As torch's own autocast: floating-point tensors of this device, fp64 left alone."""
+    if not isinstance(arg, torch.Tensor) or arg.device.type != device_type:
+        return arg
+    return arg.to(dtype) if arg.is_floating_point() and arg.dtype is not torch.float64 else arg
