@@ -21,6 +21,7 @@ import pyptx_ops
 from pyptx_ops.integrations import transformers as adapter
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_OTHER_DTYPE = "is {}, served are bfloat16, float16 and float32"
 _MARK = "_pyptx_displaced"
 
 
@@ -76,7 +77,8 @@ def patch(model: nn.Module, *, experts: bool = True, rms_norm: bool = True, swig
     wanted = {"experts": experts, "rms_norm": rms_norm, "swiglu": swiglu}
     candidates = list(_candidates(model))
     blocked = _blocked_configs(candidates)
-    replaced, already, skipped, chosen = [], [], [], []
+    replaced, already, skipped = [], [], []
+    chosen: list[tuple[Any, str]] = []
     for name, module, op in candidates:
         entry = Entry(name, _base_class(module).__name__, op)
         if isinstance(module, _Patched):
@@ -105,10 +107,11 @@ def unpatch(model: nn.Module) -> Report:
     """
     _check_module(model, "unpatch")
     restored = []
+    module: Any
     for name, module in model.named_modules():
         if isinstance(module, _Patched):
             op = module.pyptx_op
-            module.__class__ = _base_class(module)
+            module.__class__ = _base_class(module)  # type: ignore[assignment]
         elif _MARK in module.__dict__:
             op = "experts"
             displaced = module.__dict__.pop(_MARK)
@@ -132,21 +135,26 @@ class _Patched:
     pyptx_op: str
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        _, _, *state = super().__reduce_ex__(protocol)
-        return _rebuild, (type(self).__mro__[1], _base_class(self)), *state
+        reduced: tuple[Any, ...] = super().__reduce_ex__(protocol)  # type: ignore[assignment]
+        return _rebuild, (type(self).__mro__[1], _base_class(self)), *reduced[2:]
 
 
 class _PatchedRMSNorm(_Patched):
     pyptx_op = "rms_norm"
+    weight: torch.Tensor
+    variance_epsilon: float
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if hidden_states.dtype != self.weight.dtype:  # the library's product is then of another dtype than ours
-            return super().forward(hidden_states)
+            return super().forward(hidden_states)  # type: ignore[misc]
         return pyptx_ops.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 
 
 class _PatchedSwiGLU(_Patched):
     pyptx_op = "swiglu"
+    gate_proj: nn.Module
+    up_proj: nn.Module
+    down_proj: nn.Module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(pyptx_ops.swiglu(self.gate_proj(x), self.up_proj(x)))
@@ -156,21 +164,21 @@ _MIXINS = {mixin.pyptx_op: mixin for mixin in (_PatchedRMSNorm, _PatchedSwiGLU)}
 
 
 @cache
-def _patched_class(mixin: type[_Patched], base: type[nn.Module]) -> type[nn.Module]:
+def _patched_class(mixin: Any, base: Any) -> Any:
     return type(f"Pyptx{base.__name__}", (mixin, base), {"__module__": __name__, "__doc__": base.__doc__})
 
 
-def _rebuild(mixin: type[_Patched], base: type[nn.Module]) -> nn.Module:
+def _rebuild(mixin: Any, base: Any) -> Any:
     cls = _patched_class(mixin, base)
     return cls.__new__(cls)
 
 
 def _base_class(module: Any) -> type[nn.Module]:
-    cls = type(module)
+    cls: Any = type(module)
     return cls.__mro__[cls.__mro__.index(_Patched) + 1] if isinstance(module, _Patched) else cls
 
 
-def _swap(chosen: list[tuple[nn.Module, str]]) -> None:
+def _swap(chosen: list[tuple[Any, str]]) -> None:
     experts = [module for module, op in chosen if op == "experts"]
     for module in experts:  # mark all before any config changes: several modules share one
         setattr(module, _MARK, adapter.Displaced(module.config._experts_implementation))
@@ -178,7 +186,8 @@ def _swap(chosen: list[tuple[nn.Module, str]]) -> None:
         module.config._experts_implementation_internal = adapter.NAME
     for module, op in chosen:
         if op != "experts":
-            module.__class__ = _patched_class(_MIXINS[op], type(module))
+            base: Any = type(module)
+            module.__class__ = _patched_class(_MIXINS[op], base)
 
 
 # --- the templates: what the ops compute, written so that transformers' forward compiles to the same bytecode ---
@@ -220,7 +229,7 @@ def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
 # --- what is a candidate, and what speaks against it ---
 
 
-def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+def _candidates(model: nn.Module) -> Iterator[tuple[str, Any, str]]:
     for name, module in model.named_modules():
         down = getattr(module, "down_proj", None)
         if isinstance(down, torch.Tensor) and down.dim() == 3:
@@ -231,16 +240,16 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
             yield name, module, "rms_norm"
 
 
-def _blocked_configs(candidates: list[tuple[str, nn.Module, str]]) -> dict[int, str]:
+def _blocked_configs(candidates: list[tuple[str, Any, str]]) -> dict[int, str]:
     """Configs that must not be switched, because one of the experts that read them cannot follow: id -> that one."""
-    blocked = {}
+    blocked: dict[int, str] = {}
     for name, module, op in candidates:
         if op == "experts" and hasattr(module, "config") and _refuse_experts(module):
             blocked[id(module.config)] = name
     return blocked
 
 
-def _refusal(module: nn.Module, op: str, blocked: dict[int, str]) -> str:
+def _refusal(module: Any, op: str, blocked: dict[int, str]) -> str:
     if op == "experts":
         reason = _refuse_experts(module)
         if not reason and id(module.config) in blocked:
@@ -253,7 +262,7 @@ def _refusal(module: nn.Module, op: str, blocked: dict[int, str]) -> str:
     return _refuse_rms_norm(module) if op == "rms_norm" else _refuse_swiglu(module)
 
 
-def _refuse_rms_norm(module: nn.Module) -> str:
+def _refuse_rms_norm(module: Any) -> str:
     weight = module._parameters.get("weight")
     if weight is None:
         return "weight is no parameter"
@@ -264,38 +273,45 @@ def _refuse_rms_norm(module: nn.Module) -> str:
     return _refuse_tensor("weight", weight)
 
 
-def _refuse_swiglu(module: nn.Module) -> str:
+def _refuse_swiglu(module: Any) -> str:
     if not adapter.is_silu(module.act_fn):
         return f"activation is {type(module.act_fn).__name__}, the op computes silu"
-    if any(getattr(module.act_fn, hooks, None) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
+    if any(
+        getattr(module.act_fn, hooks, None) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    ):
         return "its activation has hooks, which the op would not call"
     weight = getattr(module.gate_proj, "weight", None)
-    if isinstance(weight, torch.Tensor) and weight.dtype == torch.float64:
-        return "dtype is torch.float64, the op takes bfloat16, float16 or float32"
+    if isinstance(weight, torch.Tensor) and weight.dtype == torch.float64:  # what a quantised layer returns is its own
+        return f"gate_proj.weight {_OTHER_DTYPE.format(weight.dtype)}"
     return ""
 
 
-def _refuse_experts(module: nn.Module) -> str:
+def _refuse_experts(module: Any) -> str:
     forward = type(module).forward
-    interface = inspect.getclosurevars(forward).nonlocals.get("experts_interface") if inspect.isfunction(forward) else None
+    interface = (
+        inspect.getclosurevars(forward).nonlocals.get("experts_interface") if inspect.isfunction(forward) else None
+    )
     if interface is None or not hasattr(module, "config"):
         return "its class is not dispatched by transformers' registry of experts functions"
     if adapter.NAME not in interface:
         return f"its registry ({type(interface).__name__}) is another than the one that has {adapter.NAME!r}"
     if module.config._experts_implementation == "deepgemm_megamoe":
         return "deepgemm_megamoe has changed the layout of its weights"
-    up = "gate_up_proj" if module.has_gate else "up_proj"
-    for name in (up, "down_proj"):
-        if reason := _refuse_tensor(name, getattr(module, name)):
+    names = ["gate_up_proj" if module.has_gate else "up_proj", "down_proj"]
+    for name in names + [f"{name}_bias" for name in names if module.has_bias]:
+        tensor = getattr(module, name)
+        if reason := _refuse_tensor(name, tensor):
             return reason
+        if tensor.dtype != module.down_proj.dtype:
+            return f"{name} is {tensor.dtype}, down_proj is {module.down_proj.dtype}"
     return ""
 
 
 def _refuse_tensor(name: str, tensor: torch.Tensor) -> str:
     if tensor.dtype not in _DTYPES:
-        return f"{name} is {tensor.dtype}, the op takes bfloat16, float16 or float32"
+        return f"{name} {_OTHER_DTYPE.format(tensor.dtype)}"
     if type(tensor.data) is not torch.Tensor:
-        return f"{name} is a {type(tensor.data).__name__}, the op takes a plain tensor"
+        return f"{name} is a {type(tensor.data).__name__}, served are plain tensors"
     return ""
 
 

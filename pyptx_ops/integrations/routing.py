@@ -19,7 +19,9 @@ Route = tuple[torch.Tensor, torch.Tensor]  # weights (T, top_k), expert ids (T, 
 
 def routers(model: nn.Module) -> list[nn.Module]:
     """The routers of a model in the order of its layers: the ``gate`` beside each ``experts``."""
-    return [m.gate for m in model.modules() if hasattr(m, "experts") and isinstance(getattr(m, "gate", None), nn.Module)]
+    return [
+        m.gate for m in model.modules() if hasattr(m, "experts") and isinstance(getattr(m, "gate", None), nn.Module)
+    ]
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class Displaced:
 
 
 def experts_forward(
-    self: nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """Routed experts, with grouped GEMMs over tokens sorted by expert.
 
@@ -75,14 +75,14 @@ def experts_forward(
     return x.sum(dim=1).to(hidden_states.dtype)
 
 
-def _grouped_linear(module: nn.Module, name: str, x: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+def _grouped_linear(module: Any, name: str, x: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
     weight = getattr(module, name)
     bias = getattr(module, f"{name}_bias") if module.has_bias else None
     b = weight if module.is_transposed else weight.transpose(-2, -1)  # (E, in, out)
     return pyptx_ops.grouped_gemm(x.to(weight.dtype), b, offs, bias)
 
 
-def _activate(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def _activate(module: Any, x: torch.Tensor) -> torch.Tensor:
     if not module.has_gate:
         return module.act_fn(x)
     if type(module)._apply_gate is not moe._default_apply_gate:

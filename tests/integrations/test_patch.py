@@ -240,7 +240,7 @@ def test_norm_with_a_weight_of_another_dtype(mixtral):
 
 @pytest.mark.parametrize("function", [pyptx_ops.patch, pyptx_ops.unpatch])
 def test_no_module(function):
-    with pytest.raises(TypeError, match="must be a torch.nn.Module, got dict"):
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module, got dict"):
         function({})
 
 
