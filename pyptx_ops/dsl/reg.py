@@ -54,6 +54,11 @@ class Reg:
     def __index__(self) -> NoReturn:
         raise TraceError("a register has no value while tracing; loop over it with k.range(…)")
 
+    def _like(self, result: Reg) -> Reg:
+        """A bitwise result, read as this register's type."""
+        result.type = self.type
+        return result
+
     def _float(self) -> bool:
         return self.type.cls == "float"
 
@@ -82,25 +87,25 @@ class Reg:
         return _emit["rem"](self, other)
 
     def __and__(self, other: Scalar) -> Reg:
-        return _emit["and"](self, other)
+        return self._like(_emit["and"](self, other))
 
     def __or__(self, other: Scalar) -> Reg:
-        return _emit["or"](self, other)
+        return self._like(_emit["or"](self, other))
 
     def __xor__(self, other: Scalar) -> Reg:
-        return _emit["xor"](self, other)
+        return self._like(_emit["xor"](self, other))
 
     def __invert__(self) -> Reg:
-        return _emit["not"](self)
+        return self._like(_emit["not"](self))
 
     def __neg__(self) -> Reg:
         return _emit["neg"](self)
 
     def __lshift__(self, other: Scalar) -> Reg:
-        return _emit["shl"](self, other)
+        return self._like(_emit["shl"](self, other))
 
     def __rshift__(self, other: Scalar) -> Reg:
-        return _emit["shr"](self, other)
+        return self._like(_emit["shr"](self, other))
 
     def __lt__(self, other: Scalar) -> Pred:
         return _emit["setp"](self, other, cmp="lt")

@@ -43,3 +43,18 @@ class GemmConfig:
     def consumers(self) -> int:
         """Consumer warpgroups."""
         return self.tile_m // 64
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Resident CTAs per SM: small swapped tiles leave room for two, which keeps more loads in flight."""
+        return 2 if self.swap and self.tile_n < 128 else 1
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the output that a tile covers."""
+        return self.tile_n if self.swap else self.tile_m
+
+    @property
+    def weights(self) -> int:
+        """Columns of the output that a tile covers."""
+        return self.tile_m if self.swap else self.tile_n

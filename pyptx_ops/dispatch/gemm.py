@@ -1,0 +1,181 @@
+"""gemm and grouped_gemm: operands as tensor maps can take them, a plan per kind of call, and the launch.
+
+A tensor map takes a matrix whose one dimension is contiguous, whose pitch is a multiple of 16 bytes and whose address is
+too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows) is copied first, into rows along K
+that are padded to 16 bytes: one more pass over that operand, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import launch
+from ..kernels.configs import GemmConfig, Layout
+from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
+from . import route
+
+__all__ = ["Plan", "gemm", "grouped_gemm", "plan_of"]
+
+ALIGNMENT = 16  # bytes, of a tensor map's address and pitches
+ELEMENT_BYTES = 2
+CHUNK = ALIGNMENT // ELEMENT_BYTES
+MAX_PLANS = 4096
+
+_DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
+_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+
+
+class Matrix(NamedTuple):
+    """A matrix of `rows` × K as a tensor map sees it, one per group: sizes and byte strides, innermost first."""
+
+    major: Layout
+    tail: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a call that does not change while shapes, strides, dtypes and the device stay the same."""
+
+    config: GemmConfig
+    launch: Callable[..., None]
+    blocks: int
+    x_tail: tuple[int, ...]
+    y_tail: tuple[int, ...]
+    sizes: tuple[int, ...]
+    copy_tokens: bool
+    copy_weights: bool
+
+
+_plans: dict[tuple[Any, ...], Plan] = {}
+
+
+def gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
+    """a (..., K) @ b (K, N) + bias (N,) on checked CUDA tensors of bf16 or fp16; contiguous (..., N)."""
+    n = b.shape[1]
+    out = torch.empty((*a.shape[:-1], n), dtype=out_dtype or a.dtype, device=a.device)
+    tokens = a if a.dim() == 2 else a.reshape(-1, a.shape[-1])
+    if out.numel() == 0:
+        return out
+    if tokens.shape[1] == 0:
+        return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
+    _run(out, tokens, b.t(), bias, None)
+    return out
+
+
+def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
+    """Row groups of a (M, K) times b (G, K, N), + bias (G, N), on checked CUDA tensors; contiguous (M, N)."""
+    out = torch.empty((a.shape[0], b.shape[2]), dtype=out_dtype or a.dtype, device=a.device)
+    if out.numel() == 0:
+        return out
+    if b.shape[0] == 0:
+        return out.zero_()
+    if a.shape[1] == 0:  # only the bias is left: a product over one zero column, for the rows that belong to groups
+        a, b = a.new_zeros((a.shape[0], CHUNK)), b.new_zeros((b.shape[0], CHUNK, b.shape[2]))
+    _run(out, a, b.transpose(1, 2), bias, offs)
+    return out
+
+
+def plan_of(tokens: Tensor, weights: Tensor, groups: int) -> Plan:
+    """The plan for tokens (M, K) times weights (N, K) or (G, N, K); made once per kind of call."""
+    aligned = tokens.data_ptr() % ALIGNMENT == 0, weights.data_ptr() % ALIGNMENT == 0
+    device = tokens.get_device()
+    key = (tokens.shape, tokens.stride(), weights.shape, weights.stride(), tokens.dtype, device, groups, aligned)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+        plan = _plans[key] = _make_plan(tokens, weights, groups, device)
+    return plan
+
+
+def _run(out: Tensor, tokens: Tensor, weights: Tensor, bias: Tensor | None, offs: Tensor | None) -> None:
+    groups = 0 if offs is None else weights.shape[0]
+    plan = plan_of(tokens, weights, groups)
+    if plan.copy_tokens:
+        tokens = _padded_copy(tokens)
+    if plan.copy_weights:
+        weights = _padded_copy(weights)
+    if bias is not None and not bias.is_contiguous():
+        bias = bias.contiguous()
+    x, y = (weights, tokens) if plan.config.swap else (tokens, weights)
+    device = out.get_device()
+    extra: tuple[int, ...] = ()
+    if offs is not None:
+        offs = offs if offs.is_contiguous() else offs.contiguous()
+        extra = (offs.data_ptr(), groups)
+    plan.launch(
+        device, _current_stream(device), plan.blocks, 1, 1,
+        x.data_ptr(), *plan.x_tail, y.data_ptr(), *plan.y_tail,
+        out.data_ptr(), 0 if bias is None else bias.data_ptr(), *plan.sizes, out.dtype is torch.float32, *extra,
+    )  # fmt: skip
+
+
+def _make_plan(tokens: Tensor, weights: Tensor, groups: int, device: int) -> Plan:
+    (m, k), n = tokens.shape, weights.shape[-2]
+    token_matrix, copy_tokens = _matrix(tokens)
+    weight_matrix, copy_weights = _matrix(weights)
+    problem = GemmProblem(m, n, k, _DTYPE_NAMES[tokens.dtype], token_matrix.major, weight_matrix.major, groups)
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    config = select(problem, sms)
+    kernel = launch.default_launcher().kernel(route(device).arch, config.name)
+    if weights.dim() == 2:  # the kernel sees one group
+        inner, outer, pitch = weight_matrix.tail
+        weight_matrix = Matrix(weight_matrix.major, (inner, outer, 1, pitch, pitch))
+    x, y = (weight_matrix, token_matrix) if config.swap else (token_matrix, weight_matrix)
+    blocks = grid(problem, config, sms)
+    return Plan(config, kernel.launch, blocks, x.tail, y.tail, (m, n, k), copy_tokens, copy_weights)
+
+
+def _matrix(tensor: Tensor) -> tuple[Matrix, bool]:
+    """How a tensor map describes a (rows, K) or (groups, rows, K) tensor, or its padded copy; and whether to copy."""
+    rows, k = tensor.shape[-2:]
+    row_stride, k_stride = tensor.stride()[-2:]
+    batch = _batch(tensor)
+    if batch is not None and tensor.data_ptr() % ALIGNMENT == 0:
+        if (k_stride == 1 or k == 1) and _is_pitch(row_stride, rows, k):
+            return Matrix("k", _tail(k, rows, row_stride, batch)), False
+        if (row_stride == 1 or rows == 1) and _is_pitch(k_stride, k, rows):
+            return Matrix("mn", _tail(rows, k, k_stride, batch)), False
+    pitch = _round_up(k)
+    copied = tuple((size, rows * pitch) for size in tensor.shape[:-2])
+    return Matrix("k", _tail(k, rows, pitch, copied)), True
+
+
+def _batch(tensor: Tensor) -> tuple[tuple[int, int], ...] | None:
+    """(size, stride) of the group dimension, if there is one; None if no tensor map can take its stride."""
+    if tensor.dim() == 2:
+        return ()
+    size, stride = tensor.shape[0], tensor.stride(0)
+    if size == 1:
+        return ((1, CHUNK),)
+    return ((size, stride),) if stride > 0 and stride % CHUNK == 0 else None
+
+
+def _is_pitch(stride: int, outer: int, inner: int) -> bool:
+    """Whether a tensor map can take this stride of the outer dimension; with one row its stride does not matter."""
+    return outer == 1 or (stride >= inner and stride % CHUNK == 0)
+
+
+def _tail(inner: int, outer: int, pitch: int, batch: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Sizes, then byte strides of all but the innermost dimension."""
+    pitch = pitch if outer > 1 else _round_up(inner)
+    sizes = (inner, outer, *(size for size, _ in batch))
+    return (*sizes, *(stride * ELEMENT_BYTES for stride in (pitch, *(stride for _, stride in batch))))
+
+
+def _padded_copy(tensor: Tensor) -> Tensor:
+    """A copy whose rows along K start at multiples of 16 bytes."""
+    k = tensor.shape[-1]
+    padded = torch.empty((*tensor.shape[:-1], _round_up(k)), dtype=tensor.dtype, device=tensor.device)
+    rows = padded[..., :k]
+    rows.copy_(tensor)
+    return rows
+
+
+def _round_up(elements: int) -> int:
+    return -(-elements // CHUNK) * CHUNK

@@ -1,0 +1,274 @@
+"""GEMM and grouped GEMM on wgmma: out[m, n] = Σ_k tokens[m, k] · weights[n, k] (+ bias[n]), fp32 accumulation.
+
+One producer warp loads tiles of both operands by TMA into a ring of shared-memory stages; consumer warpgroups of 64 rows
+each multiply them; the grid is persistent.
+
+    warp 0 of the last warpgroup          ring of stages                 consumer warpgroup c (64 rows of X each)
+    for tile, for k block:                ┌──────────────┐               for tile, for k block:
+      wait empty[s] ───────────────────►  │ X: tile_m×64 │  ◄─────────────  wait full[s]
+      expect_tx(full[s]); TMA X, TMA Y ►  │ Y: tile_n×64 │               4 × wgmma m64 n(tile_n) k16; commit
+                                          └──────────────┘               wait for the group before; arrive empty[s − 1]
+                                                                         epilogue: registers ► shared ► 16-byte stores
+
+X feeds the rows of wgmma and Y its columns. Ordinarily X holds the tokens. With `swap` X holds the weights, so that few
+tokens fill the N side, which goes in steps of 8, and the tile is written transposed. With `split_k` the CTAs of a cluster
+take parts of K; their fp32 parts are added through distributed shared memory in a fixed order, so results repeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...dsl import Kernel, Reg, RegArray, SharedPlan, SharedRef, TensorMapSpec, ptx, special
+from ...dsl.desc import MatrixDescriptor, k_major_128b, mn_major_128b
+from ...dsl.macros import ceil_div, elect_one, zero
+from ..configs import GemmConfig
+from ..ring import Barriers, Ring
+from ..schedule import GroupedSchedule, StaticSchedule, Tile
+from .gemm_epilogue import Epilogue, SplitEpilogue
+
+__all__ = ["build"]
+
+ELEMENT_BYTES = 2
+BLOCK_MN = 64  # elements of a 128-byte swizzled row
+
+
+@dataclass(frozen=True)
+class OperandTile:
+    """One operand's tile in a stage: `rows` along M or N, `depth` along K, and how it lies in shared memory."""
+
+    major: str
+    rows: int
+    depth: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.depth * ELEMENT_BYTES
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """(inner, outer) elements of one tensor copy."""
+        return (self.depth, self.rows) if self.major == "k" else (BLOCK_MN, self.depth)
+
+    @property
+    def copies(self) -> int:
+        """Tensor copies per tile: K-major takes one, MN-major one per block of 64 rows."""
+        return 1 if self.major == "k" else self.rows // BLOCK_MN
+
+    @property
+    def descriptor(self) -> MatrixDescriptor:
+        return k_major_128b() if self.major == "k" else mn_major_128b(self.depth)
+
+    def load(self, destination: Reg, tensor_map: Reg, row: Reg, k: Reg, group: Reg | int | None, barrier: Reg) -> None:
+        """Copy the tile whose first row is `row` and first column along K is `k`."""
+        for copy in range(self.copies):
+            block = row + copy * BLOCK_MN if copy else row
+            inner_outer = (k, block) if self.major == "k" else (block, k)
+            coordinates = [c.as_type("s32") for c in inner_outer]
+            address = destination + copy * BLOCK_MN * self.depth * ELEMENT_BYTES if copy else destination
+            if group is None:
+                ptx.cp.async_.bulk.tensor.load(address, tensor_map, coordinates, barrier, dim="2d")
+            else:
+                third = group.as_type("s32") if isinstance(group, Reg) else group
+                ptx.cp.async_.bulk.tensor.load(address, tensor_map, [*coordinates, third], barrier, dim="3d")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a config settles: the operand tiles, register budgets, and the plan of shared memory."""
+
+    config: GemmConfig
+
+    @property
+    def x(self) -> OperandTile:
+        return OperandTile(self.config.x_major, self.config.tile_m, self.config.tile_k)
+
+    @property
+    def y(self) -> OperandTile:
+        return OperandTile(self.config.y_major, self.config.tile_n, self.config.tile_k)
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.x.nbytes + self.y.nbytes
+
+    @property
+    def threads(self) -> int:
+        return 128 * (self.config.consumers + 1)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """(producer, consumer) registers per thread after setmaxnreg; their sum fits what the launch reserves."""
+        return (24, 104) if self.config.blocks_per_sm == 2 else (40, 232)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The kernel's parameters, loaded."""
+
+    x_map: Reg
+    y_map: Reg
+    out: Reg
+    bias: Reg
+    m: Reg
+    n: Reg
+    k: Reg
+    out_f32: Reg
+    offs: Reg | None
+    groups: Reg | None
+
+
+def build(config: GemmConfig) -> Kernel:
+    """Trace the kernel of one config."""
+    layout = Layout(config)
+    kernel = Kernel(
+        config.name, block=(layout.threads, 1, 1), cluster=(config.split_k, 1, 1), min_blocks=config.blocks_per_sm
+    )
+    with kernel as k:
+        args = declare_arguments(k, layout)
+        smem = k.dynamic_shared()
+        stages = smem.array("stages", config.stages * layout.stage_bytes, 1024)
+        epilogue = SplitEpilogue(config, smem) if config.split_k > 1 else Epilogue(config, smem)
+        barriers = Barriers(smem, config.stages)
+        thread = ptx.mov(special("tid.x"), type="u32")
+        warpgroup = thread >> 7
+        with k.if_(thread == 0):
+            barriers.init(consumer_warps=4 * config.consumers)
+            epilogue.init_barriers()
+            ptx.fence.mbarrier_init()
+        if config.split_k > 1:
+            ptx.barrier.cluster.arrive()
+            ptx.barrier.cluster.wait()
+        else:
+            ptx.bar.sync(0)
+        producer_registers, consumer_registers = layout.registers
+        with k.if_(warpgroup == config.consumers):
+            ptx.setmaxnreg(producer_registers, action="dec")
+            with k.if_((thread & 127) < 32):
+                producer(k, layout, args, stages, barriers)
+        with k.else_():
+            ptx.setmaxnreg(consumer_registers, action="inc")
+            consumer(k, layout, args, stages, barriers, epilogue, thread)
+        ptx.ret()
+    return kernel
+
+
+def declare_arguments(k: Kernel, layout: Layout) -> Arguments:
+    """The parameters, in the order in which the host passes them."""
+    config = layout.config
+
+    def spec(tile: OperandTile, weights: bool) -> TensorMapSpec:
+        box = (*tile.box, 1) if weights else tile.box
+        return TensorMapSpec("bf16" if config.dtype == "bf16" else "f16", box, swizzle=128, l2_promotion=256)
+
+    return Arguments(
+        x_map=k.tensor_map("x", spec(layout.x, weights=config.swap)),
+        y_map=k.tensor_map("y", spec(layout.y, weights=not config.swap)),
+        out=k.param("out", "pointer"),
+        bias=k.param("bias", "pointer"),
+        m=k.param("m", "u32"),
+        n=k.param("n", "u32"),
+        k=k.param("k", "u32"),
+        out_f32=k.param("out_f32", "u32"),
+        offs=k.param("offs", "pointer") if config.grouped else None,
+        groups=k.param("groups", "u32") if config.grouped else None,
+    )
+
+
+def schedule(k: Kernel, config: GemmConfig, args: Arguments) -> GroupedSchedule | StaticSchedule:
+    """The order in which this CTA (or its cluster) takes tiles; every role walks it alike."""
+    worker, workers = ptx.mov(special("ctaid.x"), type="u32"), ptx.mov(special("nctaid.x"), type="u32")
+    if config.split_k > 1:
+        shift = config.split_k.bit_length() - 1
+        worker, workers = worker >> shift, workers >> shift
+    k_blocks = ceil_div(args.k, config.tile_k)
+    common = {"worker": worker, "workers": workers, "m": args.m, "n": args.n, "k_blocks": k_blocks}
+    if args.offs is not None and args.groups is not None:
+        return GroupedSchedule(k, offs=args.offs, groups=args.groups, tokens=config.tokens, weights=config.weights, **common)
+    return StaticSchedule(k, tokens=config.tokens, weights=config.weights, **common)
+
+
+def k_range(config: GemmConfig, k_blocks: Reg) -> tuple[Reg | int, Reg]:
+    """(first, end) of the K blocks that this CTA takes: all, or its share of the cluster's."""
+    if config.split_k == 1:
+        return 0, k_blocks
+    rank = ptx.mov(special("cluster_ctarank"), type="u32")
+    shift = config.split_k.bit_length() - 1
+    return (k_blocks * rank) >> shift, (k_blocks * (rank + 1)) >> shift
+
+
+def producer(k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barriers: Barriers) -> None:
+    """One warp: load every K block of every tile into the next free stage."""
+    config = layout.config
+    ring = Ring(k, barriers, producer=True)
+    tiles = schedule(k, config, args)
+    base = stages.reg()
+    leader = elect_one()
+    with k.loop():
+        tile = tiles.next()
+        x_row, y_row = (tile.weight, tile.token) if config.swap else (tile.token, tile.weight)
+        x_group, y_group = (tile.group, None) if config.swap else (None, tile.group)
+        for block in k.range(*k_range(config, tile.k_blocks)):
+            ring.wait_empty()
+            with k.if_(leader):
+                full = ring.full()
+                stage = base + ring.stage * layout.stage_bytes
+                k_start = block * config.tile_k
+                ptx.mbarrier.arrive.expect_tx(full, layout.stage_bytes)
+                layout.x.load(stage, args.x_map, x_row, k_start, x_group, full)
+                layout.y.load(stage + layout.x.nbytes, args.y_map, y_row, k_start, y_group, full)
+            ring.advance()
+
+
+def consumer(
+    k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barriers: Barriers,
+    epilogue: Epilogue | SplitEpilogue, thread: Reg,
+) -> None:  # fmt: skip
+    """One warpgroup: multiply its 64 rows of every tile, and write them."""
+    config = layout.config
+    ring = Ring(k, barriers, producer=False)
+    tiles = schedule(k, config, args)
+    warpgroup = thread >> 7
+    x_base = layout.x.descriptor.at(stages.reg() + warpgroup * (layout.x.nbytes // config.consumers))
+    y_base = layout.y.descriptor.at(stages.reg() + layout.x.nbytes)
+    accumulator = k.regs("f32", config.tile_n // 2)
+    one_lane = (thread & 31) == 0
+    epilogue.prepare(k, args, thread)
+    with k.loop():
+        tile = tiles.next()
+        first, end = k_range(config, tile.k_blocks)
+        released = k.var("u32", 0)
+        for block in k.range(first, end):
+            ring.wait_full()
+            stage_offset = ptx.mul.wide(ring.stage, layout.stage_bytes >> 4)
+            multiply(layout, accumulator, x_base + stage_offset, y_base + stage_offset, block != first)
+            ptx.wgmma.wait_group(1)
+            ring.release(released, one_lane & (block != first))
+            released.set(ring.empty())
+            ring.advance()
+        ptx.wgmma.wait_group(0)
+        ring.release(released, one_lane & (end != first))
+        with k.if_(end == first):  # behind the wait: writes before wgmma would make ptxas serialise it
+            zero(accumulator)
+        epilogue.write(k, tile, accumulator)
+
+
+def multiply(layout: Layout, accumulator: RegArray, x: Reg, y: Reg, accumulate: Reg) -> None:
+    """accumulator (+)= X · Yᵀ over one stage, as one wgmma group. Without `accumulate` the sum starts anew."""
+    config = layout.config
+    ptx.wgmma.fence()
+    for step in range(config.tile_k // 16):
+        ptx.wgmma.mma_async(
+            accumulator,
+            layout.x.descriptor.advance(x, step),
+            layout.y.descriptor.advance(y, step),
+            accumulate if step == 0 else 1,
+            1,
+            1,
+            int(config.x_major == "mn"),
+            int(config.y_major == "mn"),
+            shape=f"m64n{config.tile_n}k16",
+            dtype="f32",
+            atype=config.dtype,
+            btype=config.dtype,
+        )
+    ptx.wgmma.commit_group()

@@ -1,0 +1,302 @@
+"""From wgmma accumulators to rows of the output: bias, rounding, and stores of 16 bytes where the row pitch allows them.
+
+Accumulator register i of a thread holds (row, column) of its warp's 16 rows (ISA: wgmma D fragment):
+    row = lane / 4 + 8 · ((i / 2) mod 2),   column = 8 · (i / 4) + 2 · (lane mod 4) + i mod 2
+Rounded pairs go through shared memory by stmatrix, so that lanes then hold 8 neighbouring elements of an output row. The
+16-byte chunks of a 128-byte staging row are XORed with the row's low bits: no bank conflicts either way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...dsl import Kernel, Pred, Reg, RegArray, SharedPlan, SharedRef, ptx, special
+from ...dsl.macros import FULL_MASK, wait_parity
+from ..configs import GemmConfig
+from ..schedule import Tile
+
+if TYPE_CHECKING:
+    from .gemm import Arguments
+
+__all__ = ["Epilogue", "SplitEpilogue"]
+
+CHUNK = 8  # elements of 16 bytes
+STAGING_ROW = 128  # bytes: 64 elements
+CONSUMER_BARRIER = 1
+
+
+class Output:
+    """Where results go: out[row, column] of an m × n row-major matrix, and the bias that is added first."""
+
+    def __init__(self, config: GemmConfig, args: Arguments):
+        self.dtype = config.dtype
+        self.pair = config.dtype + "x2"
+        self.args = args
+        self.n = args.n
+        self.vectors = (args.n & (CHUNK - 1)) == 0  # a row pitch of whole 16-byte chunks
+        self.has_bias = args.bias != 0
+
+    def address(self, row: Reg, column: Reg, element_bytes: int) -> Reg:
+        """The address of out[row, column]."""
+        index = ptx.mul.wide(row, self.n) + ptx.cvt(column, type="u64", src="u32")
+        return self.args.out + (index << (element_bytes.bit_length() - 1))
+
+    def takes_bias(self, tile: Tile) -> Pred:
+        """There is a bias, and the tile belongs to a group: the rows past the last one stay zero."""
+        if self.args.groups is None or not isinstance(tile.group, Reg):
+            return self.has_bias
+        return self.has_bias & (tile.group < self.args.groups)
+
+    def bias_address(self, tile: Tile, column: Reg) -> Reg:
+        """The address of bias[group, column]."""
+        index = ptx.cvt(column, type="u64", src="u32")
+        if isinstance(tile.group, Reg):
+            index = ptx.mul.wide(tile.group, self.n) + index
+        return self.args.bias + (index << 1)
+
+    def bias_at(self, address: Reg, offset: int, pred: Pred) -> Reg:
+        """One bias element in fp32; zero where `pred` is false."""
+        element = ptx.mov(0, type="b16")
+        ptx.ld(address.at(2 * offset), space="global", nc=True, type="b16", out=element, pred=pred)
+        return ptx.cvt(element, type="f32", src=self.dtype)
+
+    def pack(self, low: Reg, high: Reg) -> Reg:
+        """Two fp32 rounded to nearest even, the first in the low half."""
+        return ptx.cvt.pack(high, low, type=self.pair, rnd="rn")
+
+    def store_chunk(self, k: Kernel, row: Reg, end: Reg, column: Reg, words: tuple[Reg, ...]) -> None:
+        """out[row, column … column + 7] = the eight elements of `words`, as far as the matrix goes."""
+        with k.if_((row < end) & (column < self.n)):
+            address = self.address(row, column, 2)
+            with k.if_(self.vectors):
+                ptx.st(address, words, space="global", vec="v4", type="b32")
+            with k.else_():
+                left = self.n - column
+                for i, word in enumerate(words):
+                    ptx.st(address.at(4 * i), word, space="global", type="b16", pred=left > 2 * i)
+                    high = word.as_type("u32") >> 16
+                    ptx.st(address.at(4 * i + 2), high, space="global", type="b16", pred=left > 2 * i + 1)
+
+
+class Epilogue:
+    """Each warp (or warpgroup, when swapped) stages its part of the tile and writes it row by row."""
+
+    def __init__(self, config: GemmConfig, smem: SharedPlan):
+        self.config = config
+        self.group_bytes = (config.tile_n if config.swap else 64) * STAGING_ROW
+        self.staging = smem.array("staging", config.consumers * self.group_bytes, 1024)
+
+    def init_barriers(self) -> None:
+        """Nothing but named barriers is used."""
+
+    def prepare(self, k: Kernel, args: Arguments, thread: Reg) -> None:
+        """What a thread computes once: who it is, and its addresses in the staging rows."""
+        self.output = Output(self.config, args)
+        self.args = args
+        self.lane = thread & 31
+        self.warpgroup = thread >> 7
+        self.warp = (thread >> 5) & 3
+        self.quad_row, self.quad_column = self.lane >> 2, (self.lane & 3) << 1
+        staging = self.staging.reg() + self.warpgroup * self.group_bytes
+        if self.config.swap:
+            thread_in_group = thread & 127
+            self._stage_addresses(staging, (self.lane & 7) + ((self.lane >> 4) << 3), self.warp * 2 + ((self.lane >> 3) & 1))
+            self._read_addresses(staging, thread_in_group >> 3, thread_in_group & 7)
+        else:
+            staging = staging + self.warp * (16 * STAGING_ROW)
+            self._stage_addresses(staging, self.lane & 15, self.lane >> 4)
+            self._read_addresses(staging, self.lane >> 3, self.lane & 7)
+
+    def _stage_addresses(self, staging: Reg, row: Reg, chunk: Reg) -> None:
+        self.stage_row = staging + row * STAGING_ROW
+        self.stage_chunk, self.stage_xor = chunk, row & 7
+
+    def _read_addresses(self, staging: Reg, row: Reg, chunk: Reg) -> None:
+        self.read_row, self.read_chunk = row, chunk
+        self.read_base = staging + row * STAGING_ROW
+
+    def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        """Add the bias, round, and store what of the tile lies inside the output."""
+        with k.if_(self.output.takes_bias(tile)):
+            (self._add_bias_to_rows if self.config.swap else self._add_bias_to_columns)(k, tile, accumulator)
+        with k.if_(self.args.out_f32 != 0):
+            self._write_f32(k, tile, accumulator)
+        with k.else_():
+            (self._write_swapped if self.config.swap else self._write_rows)(k, tile, accumulator)
+
+    def _first_row(self) -> Reg:
+        """The wgmma row, within the tile, of this thread's first register."""
+        return self.warpgroup * 64 + self.warp * 16 + self.quad_row
+
+    def _add_bias_to_columns(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        column = tile.weight + self.quad_column
+        address = self.output.bias_address(tile, column)
+        left = self.output.n.as_type("s32") - column.as_type("s32")
+        for group in range(self.config.tile_n // 8):
+            for odd in (0, 1):
+                bias = self.output.bias_at(address, 8 * group + odd, left > 8 * group + odd)
+                for i in (4 * group + odd, 4 * group + 2 + odd):
+                    ptx.add(accumulator[i], bias, rnd="rn", out=accumulator[i])
+
+    def _add_bias_to_rows(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        row = tile.weight + self._first_row()
+        address = self.output.bias_address(tile, row)
+        for half in (0, 1):
+            bias = self.output.bias_at(address, 8 * half, row + 8 * half < self.output.n)
+            for i in range(2 * half, len(accumulator), 4):
+                for j in (i, i + 1):
+                    ptx.add(accumulator[j], bias, rnd="rn", out=accumulator[j])
+
+    def _write_rows(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        """64 columns at a time: a warp stages 16 rows of 128 bytes and reads them back as four times four rows."""
+        first_row = tile.token + self.warpgroup * 64 + self.warp * 16 + self.read_row
+        for block in range(self.config.tile_n // 64):
+            part = accumulator[32 * block : 32 * block + 32]
+            for step in range(4):
+                r = part[8 * step : 8 * step + 8]
+                words = [self.output.pack(r[i], r[i + 1]) for i in (0, 2, 4, 6)]
+                self._stage(words, self.stage_row, step * 2, trans=False)
+            ptx.bar.warp.sync(FULL_MASK)
+            column = tile.weight + 64 * block + self.read_chunk * CHUNK
+            for step in range(4):
+                words = self._read(4 * step)
+                self.output.store_chunk(k, first_row + 4 * step, tile.token_end, column, words)
+            ptx.bar.warp.sync(FULL_MASK)
+
+    def _write_swapped(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        """Tokens become staging rows: stmatrix transposes, and the warpgroup reads 16 rows at a time."""
+        consumers = 128 * self.config.consumers
+        for step in range(self.config.tile_n // 16):
+            r = accumulator[8 * step : 8 * step + 8]
+            words = [self.output.pack(r[i], r[i + 1]) for i in (0, 2, 4, 6)]
+            self._stage(words, self.stage_row + step * 16 * STAGING_ROW if step else self.stage_row, 0, trans=True)
+        ptx.bar.sync(CONSUMER_BARRIER, threads=consumers)
+        column = tile.weight + self.warpgroup * 64 + self.read_chunk * CHUNK
+        for step in range(self.config.tile_n // 16):
+            words = self._read(16 * step)
+            row = tile.token + self.read_row + 16 * step
+            self.output.store_chunk(k, row, tile.token_end, column, words)
+        ptx.bar.sync(CONSUMER_BARRIER, threads=consumers)
+
+    def _stage(self, words: list[Reg], row: Reg, chunk: int, *, trans: bool) -> None:
+        swizzled = ((self.stage_chunk + chunk) ^ self.stage_xor) << 4
+        ptx.stmatrix(row + swizzled, words, num="x4", trans=trans)
+
+    def _read(self, rows_down: int) -> tuple[Reg, ...]:
+        swizzled = (self.read_chunk ^ ((self.read_row + rows_down) & 7)) << 4
+        address = self.read_base + swizzled
+        return ptx.ld(address.at(rows_down * STAGING_ROW), space="shared::cta", vec="v4", type="b32")
+
+    def _write_f32(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        """Unrounded results, straight from the registers."""
+        rows = len(accumulator) // 4
+        for half in (0, 1):
+            if self.config.swap:
+                column = tile.weight + self._first_row() + 8 * half
+                for group in range(rows):
+                    for odd in (0, 1):
+                        row = tile.token + self.quad_column + (8 * group + odd)
+                        inside = (row < tile.token_end) & (column < self.output.n)
+                        value = accumulator[4 * group + 2 * half + odd]
+                        ptx.st(self.output.address(row, column, 4), value, space="global", pred=inside)
+                continue
+            row = tile.token + self._first_row() + 8 * half
+            column = tile.weight + self.quad_column
+            left = self.output.n.as_type("s32") - column.as_type("s32")
+            with k.if_(row < tile.token_end):
+                address = self.output.address(row, column, 4)
+                for group in range(rows):
+                    for odd in (0, 1):
+                        value = accumulator[4 * group + 2 * half + odd]
+                        offset = 8 * group + odd
+                        ptx.st(address.at(4 * offset), value, space="global", pred=left > offset)
+
+
+class SplitEpilogue:
+    """The CTAs of a cluster hold fp32 parts of one swapped tile; each adds and writes its share of the tokens.
+
+    Every CTA stores its part in its own shared memory (tokens × weights), tells all CTAs of the cluster on their
+    `ready` barriers, adds the parts of its tokens in rank order, and tells all on `read` that their parts are free.
+    """
+
+    def __init__(self, config: GemmConfig, smem: SharedPlan):
+        self.config = config
+        self.row = config.tile_m + 4  # floats; 4 more keep the fragment's stores off each other's banks
+        self.parts = smem.array("parts", config.tile_n * self.row * 4, 16)
+        self.ready = smem.array("ready", 8, 8)
+        self.read = smem.array("read", 8, 8)
+
+    def init_barriers(self) -> None:
+        """One arrival per CTA of the cluster; the thread that initialises the ring does this."""
+        ptx.mbarrier.init(self.ready, self.config.split_k)
+        ptx.mbarrier.init(self.read, self.config.split_k)
+
+    def prepare(self, k: Kernel, args: Arguments, thread: Reg) -> None:
+        """What a thread computes once: its place in the parts, and where the other CTAs' parts and barriers are."""
+        self.output = Output(self.config, args)
+        self.args = args
+        self.thread = thread
+        self.lane = thread & 31
+        self.rank = ptx.mov(special("cluster_ctarank"), type="u32")
+        self.phase = k.var("u32", 0)
+        row = (thread >> 5) * 16 + (self.lane >> 2)  # warps 0 … 4 · consumers − 1 hold 16 weights each
+        self.mine = self.parts.reg() + (((self.lane & 3) << 1) * self.row + row) * 4
+        self.peers = [ptx.mapa(self.parts.reg(), rank, type="u32", space="shared::cluster") for rank in self._ranks()]
+
+    def _ranks(self) -> range:
+        return range(self.config.split_k)
+
+    def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
+        """Exchange parts, then add the bias, round and store this CTA's tokens."""
+        for i, value in enumerate(accumulator):
+            token, weight = 8 * (i // 4) + i % 2, 8 * ((i // 2) % 2)
+            ptx.st(self.mine.at((token * self.row + weight) * 4), value, space="shared::cta")
+        self._tell_all(k, self.ready)
+        wait_parity(self.ready.reg(), self.phase, cluster=True)
+        self._add_and_store(k, tile)
+        self._tell_all(k, self.read)
+        wait_parity(self.read.reg(), self.phase, cluster=True)
+        self.phase ^= 1
+
+    def _tell_all(self, k: Kernel, barrier: SharedRef) -> None:
+        """After every consumer of this CTA got here: one arrival on each CTA's barrier."""
+        ptx.bar.sync(CONSUMER_BARRIER, threads=128 * self.config.consumers)
+        with k.if_(self.thread == 0):
+            for rank in self._ranks():
+                remote = ptx.mapa(barrier.reg(), rank, type="u32", space="shared::cluster")
+                ptx.mbarrier.arrive(remote, sem="release", scope="cluster", space="shared::cluster")
+
+    def _add_and_store(self, k: Kernel, tile: Tile) -> None:
+        chunks = self.config.tile_m // CHUNK
+        tokens = self.config.tile_n // self.config.split_k
+        for item in k.range(self.thread, tokens * chunks, 128 * self.config.consumers):
+            token = self.rank * tokens + (item >> (chunks.bit_length() - 1))
+            chunk = item & (chunks - 1)
+            offset = (token * self.row + chunk * CHUNK) * 4
+            sums = k.regs("f32", CHUNK)
+            for rank in self._ranks():
+                part = self.peers[rank] + offset
+                values = []
+                for half in (0, 16):
+                    values += ptx.ld(part.at(half), space="shared::cluster", vec="v4", type="f32")
+                for total, value in zip(sums, values, strict=True):
+                    if rank == 0:
+                        ptx.mov(value, out=total)
+                    else:
+                        ptx.add(total, value, rnd="rn", out=total)
+            self._store(k, tile, sums, tile.token + token, tile.weight + chunk * CHUNK)
+
+    def _store(self, k: Kernel, tile: Tile, sums: RegArray, row: Reg, column: Reg) -> None:
+        left = self.output.n.as_type("s32") - column.as_type("s32")
+        with k.if_(self.output.takes_bias(tile)):
+            address = self.output.bias_address(tile, column)
+            for i, total in enumerate(sums):
+                ptx.add(total, self.output.bias_at(address, i, left > i), rnd="rn", out=total)
+        with k.if_(self.args.out_f32 != 0):
+            with k.if_(row < tile.token_end):
+                address = self.output.address(row, column, 4)
+                for i, total in enumerate(sums):
+                    ptx.st(address.at(4 * i), total, space="global", pred=left > i)
+        with k.else_():
+            words = tuple(self.output.pack(sums[i], sums[i + 1]) for i in range(0, CHUNK, 2))
+            self.output.store_chunk(k, row, tile.token_end, column, words)

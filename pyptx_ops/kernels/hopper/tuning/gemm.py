@@ -1,0 +1,112 @@
+"""Which GEMM config a problem gets: candidates, a cost model of the H200, and the cheapest.
+
+A pure function of the problem. The model knows the tensor cores' rate, the bytes that a stage brings from L2, the bytes
+that all tiles bring from memory, and how the tiles fill the SMs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...configs import GemmConfig, Layout
+
+__all__ = ["GemmProblem", "configs", "cost", "grid", "select"]
+
+SMS = 132
+CLOCK_HZ = 1.75e9
+MEMORY_BYTES_PER_CYCLE = 4.2e12 / CLOCK_HZ  # device copy bandwidth of an H200, for the whole chip
+L2_BYTES_PER_CYCLE = 40.0  # that one SM gets while all of them load
+MACS_PER_CYCLE = 4096  # dense 16-bit, one SM
+TILE_OVERHEAD_CYCLES = 1200.0  # fill the ring, drain it, start the epilogue
+LAUNCH_CYCLES = 3000.0
+SPLIT_CYCLES = 1500.0  # exchange parts in a cluster
+LATENCY_CYCLES = 1400.0  # from asking memory for a stage to having it, under load
+
+STAGES = {
+    # (swap, tile_n, split): how many stages fit, by shared memory per CTA
+    (False, 256, 1): 4, (False, 128, 1): 6,
+    (True, 16, 1): 5, (True, 32, 1): 5, (True, 64, 1): 3, (True, 128, 1): 5,
+    (True, 16, 4): 5, (True, 32, 4): 4, (True, 64, 4): 3, (True, 128, 2): 4, (True, 128, 4): 4,
+}  # fmt: skip
+DTYPES = ("bf16", "f16")
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """tokens (m × k) times weights (n × k) transposed; `groups` is 0 for one plain product.
+
+    token_major, weight_major: "k" if the operand is contiguous along K, "mn" if along its rows.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    token_major: Layout
+    weight_major: Layout
+    groups: int = 0
+
+
+def configs() -> tuple[GemmConfig, ...]:
+    """Every config that `select` can return."""
+    majors: tuple[Layout, ...] = ("k", "mn")
+    return tuple(
+        config
+        for dtype in DTYPES
+        for token_major in majors
+        for weight_major in majors
+        for grouped in (False, True)
+        for config in _variants(dtype, token_major, weight_major, grouped)
+    )
+
+
+def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bool) -> Iterator[GemmConfig]:
+    """The configs for one kind of operands. Swapped tiles take tokens along N in steps of 8, so K-major tokens only."""
+    for (swap, tile_n, split), stages in STAGES.items():
+        if (grouped and split > 1) or (swap and token_major == "mn"):
+            continue
+        x, y = (weight_major, token_major) if swap else (token_major, weight_major)
+        yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=4096)
+def select(problem: GemmProblem, sms: int = SMS) -> GemmConfig:
+    """The cheapest config for a problem on a GPU with `sms` multiprocessors."""
+    candidates = _variants(problem.dtype, problem.token_major, problem.weight_major, problem.groups > 0)
+    return min(candidates, key=lambda config: cost(problem, config, sms))
+
+
+def token_tiles(problem: GemmProblem, config: GemmConfig) -> float:
+    """Tiles along the tokens. Of ragged groups only their number is known: each ends in a tile that is half full."""
+    if not problem.groups:
+        return -(-problem.m // config.tokens)
+    filled = min(problem.groups, problem.m)
+    return max(filled, problem.m / config.tokens + 0.5 * filled)
+
+
+def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
+    """Predicted cycles."""
+    tiles = token_tiles(problem, config) * -(-problem.n // config.weights)
+    k_blocks = -(-problem.k // config.tile_k) / config.split_k
+    stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * 2
+    per_block = max(config.tile_m * config.tile_n * config.tile_k / MACS_PER_CYCLE, stage_bytes / L2_BYTES_PER_CYCLE)
+    epilogue = config.tile_m * config.tile_n / 16
+    units = tiles * config.split_k
+    waves = units / sms if problem.groups and units > sms else -(-units // sms)
+    overhead = TILE_OVERHEAD_CYCLES / config.blocks_per_sm + (SPLIT_CYCLES if config.split_k > 1 else 0)
+    busy = waves * (k_blocks * per_block + epilogue + overhead)
+    groups = min(max(problem.groups, 1), problem.m)
+    memory = 2 * (groups * problem.n * problem.k + problem.m * (problem.k + problem.n))
+    in_flight = min(units, sms * config.blocks_per_sm) * config.stages * stage_bytes
+    latency_bound = memory / max(in_flight, 1) * LATENCY_CYCLES
+    return LAUNCH_CYCLES + max(busy, memory / MEMORY_BYTES_PER_CYCLE, latency_bound)
+
+
+def grid(problem: GemmProblem, config: GemmConfig, sms: int) -> int:
+    """CTAs to launch: one per tile, at most as many as are resident (a multiple of the cluster)."""
+    weight_tiles = -(-problem.n // config.weights)
+    tiles = (-(-problem.m // config.tokens) + problem.groups) * weight_tiles
+    resident = sms * config.blocks_per_sm
+    return min(tiles, resident // config.split_k) * config.split_k
