@@ -1,0 +1,342 @@
+"""Builds the kernels: config -> trace -> PTX -> ptxas -> cubin, with the manifest beside them.
+
+    python -m pyptx_ops.build [--arch sm_90a] [--jobs N] [--only GLOB] [--force]
+
+Traces run in parallel processes and ptxas under ninja. Both are skipped where nothing changed: a trace where the DSL,
+the kernels and the config are the same, an assembly where the PTX and ptxas are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from . import settings
+from .manifest import KernelRecord, Manifest, ManifestError, write_atomically
+from .ptxas import FLAGS, SEARCH_ORDER, Ptxas, Report, find_ptxas, parse_report
+
+__all__ = ["ALLOWED_SPILLS", "FAMILIES", "BuildError", "build", "main"]
+
+FAMILIES = {"sm_90a": "pyptx_ops.kernels.hopper.families"}
+"""Architecture -> the module whose FAMILIES lists its kernels."""
+
+ALLOWED_SPILLS: dict[str, str] = {}
+"""Kernels (by name, as a glob) that may spill registers, and why that is right. Every other spill fails the build."""
+
+SOURCES = ("dsl", "kernels")
+WORK = "build"  # the folder, beside the kernels, of what only the build reads
+
+
+class BuildError(RuntimeError):
+    """A kernel that does not trace, assemble or pass the checks."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to trace: where its family is, and which of its configs it is."""
+
+    module: str
+    arch: str
+    family: str
+    index: int
+    name: str
+    key: str  # hash of everything that the trace depends on
+
+
+def build(
+    arch: str = "sm_90a",
+    *,
+    output: Path | None = None,
+    jobs: int | None = None,
+    only: str = "*",
+    force: bool = False,
+    module: str | None = None,
+) -> Manifest:
+    """Builds every kernel of an architecture and returns the manifest that it wrote.
+
+    output: the folder that gets one folder per architecture.  jobs: processes, by default one per CPU.
+    only: build the kernels whose names match this glob and keep the others as they are.
+    force: start from nothing.  module: where FAMILIES is, other than FAMILIES[arch].
+    Raises BuildError naming each kernel that failed; the manifest then stays what it was.
+    """
+    if module is None and arch not in FAMILIES:
+        raise BuildError(f"wanted an architecture out of {', '.join(FAMILIES)}, got {arch!r}")
+    directory = (output or settings.artifacts_directory()) / arch
+    work = directory / WORK
+    if force:
+        shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
+    jobs = jobs or os.cpu_count() or 1
+    every = _jobs(arch, module or FAMILIES[arch])
+    chosen = [job for job in every if fnmatch.fnmatchcase(job.name, only)]
+    if not chosen:
+        raise BuildError(f"no kernel of {arch} is called {only!r}; there are {', '.join(job.name for job in every)}")
+    records = _trace_all(chosen, directory, jobs)
+    ptxas = find_ptxas()
+    before = _manifest_before(directory)
+    if ptxas is None:
+        _warn_about_no_ptxas()
+        records = [_keep_cubin(record, before, directory) for record in records]
+    else:
+        _assemble(ptxas, arch, directory, [record.name for record in records], jobs)
+        records = _check(records, {record.name: _report(work, record.name) for record in records})
+    manifest = Manifest(arch, ptxas.version if ptxas else None, _merge(every, records, before))
+    manifest.save(directory)
+    _remove_stale(directory, manifest)
+    return manifest
+
+
+# ----------------------------------------------------------------------------------------------------------- traces
+
+
+def _jobs(arch: str, module: str) -> list[Job]:
+    sources = _hash_of_sources(module)
+    jobs = []
+    for family in importlib.import_module(module).FAMILIES:
+        for index, config in enumerate(family.configs):
+            key = hashlib.sha256(f"{sources} {arch} {family.name} {config!r}".encode()).hexdigest()
+            jobs.append(Job(module, arch, family.name, index, config.name, key))
+    twice = sorted({job.name for job in jobs if [other.name for other in jobs].count(job.name) > 1})
+    if twice:
+        raise BuildError(f"kernel names used by two configs: {', '.join(twice)}")
+    return jobs
+
+
+def _hash_of_sources(module: str) -> str:
+    """A hash of every Python file that a trace may run: the DSL, the kernels and the module that lists them."""
+    package = Path(__file__).resolve().parent
+    files = sorted(path for folder in SOURCES for path in (package / folder).rglob("*.py"))
+    spec = importlib.util.find_spec(module)
+    if spec and spec.origin and Path(spec.origin).resolve() not in files:
+        files.append(Path(spec.origin))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _trace_all(jobs: list[Job], directory: Path, processes: int) -> list[KernelRecord]:
+    """The records of the kernels, without what ptxas adds; traces only those that changed."""
+    cached = [_cached(job, directory) for job in jobs]
+    todo = [job for job, record in zip(jobs, cached, strict=True) if record is None]
+    if len(todo) > 1 and processes > 1:
+        fork = multiprocessing.get_context("fork")  # a fresh interpreter would import torch, which a build may not have
+        with ProcessPoolExecutor(min(processes, len(todo)), mp_context=fork) as pool:
+            outcomes = list(pool.map(_trace, todo))
+    else:
+        outcomes = [_trace(job) for job in todo]
+    fresh: dict[str, KernelRecord] = {}
+    failures = []
+    for job, (record, ptx, failure) in zip(todo, outcomes, strict=True):
+        if record is None:
+            failures.append(f"{job.name} does not trace: {failure}")
+            continue
+        fresh[job.name] = record
+        _write_if_changed(directory / record.ptx, ptx)
+        traced = {"key": job.key, "record": asdict(record)}
+        write_atomically(directory / WORK / f"{job.name}.json", json.dumps(traced))
+    if failures:
+        raise BuildError("\n".join(failures))
+    return [record or fresh[job.name] for job, record in zip(jobs, cached, strict=True)]
+
+
+def _cached(job: Job, directory: Path) -> KernelRecord | None:
+    path = directory / WORK / f"{job.name}.json"
+    if not path.is_file():
+        return None
+    traced = json.loads(path.read_text())
+    if traced["key"] != job.key:
+        return None
+    record = KernelRecord.from_json(traced["record"])
+    ptx = directory / record.ptx
+    same = ptx.is_file() and hashlib.sha256(ptx.read_bytes()).hexdigest() == record.ptx_sha256
+    return record if same else None
+
+
+def _trace(job: Job) -> tuple[KernelRecord | None, str, str]:
+    """(record, PTX, "") of one kernel, or (None, "", what went wrong): an exception may not survive the way back."""
+    family = next(item for item in importlib.import_module(job.module).FAMILIES if item.name == job.family)
+    config = family.configs[job.index]
+    try:
+        kernel = family.build(config)
+        ptx = kernel.ptx()
+    except Exception as error:  # any bug of a kernel body: the build reports it with the kernel's name
+        return None, "", f"{type(error).__name__}: {error}{_where(error)}"
+    record = KernelRecord(
+        name=job.name,
+        family=job.family,
+        arch=job.arch,
+        config=json.loads(json.dumps(asdict(config))),  # as the manifest will read it back
+        entry=kernel.entry,
+        params=tuple(kernel.params),
+        block=kernel.block,
+        cluster=kernel.cluster,
+        shared_memory=kernel.dynamic_smem,
+        pdl=kernel.pdl,
+        ptx=f"{job.name}.ptx",
+        ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
+    )
+    return record, ptx, ""
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the traceback outside the DSL: the kernel's own."""
+    where, step = "", error.__traceback__
+    while step:
+        file = step.tb_frame.f_code.co_filename
+        if "/dsl/" not in file:
+            where = f" ({file}:{step.tb_lineno})"
+        step = step.tb_next
+    return where
+
+
+def _write_if_changed(path: Path, text: str) -> None:
+    """Leaves an unchanged file alone, so that ninja sees nothing to do."""
+    if not path.is_file() or path.read_text() != text:
+        write_atomically(path, text)
+
+
+# ------------------------------------------------------------------------------------------------------------ ptxas
+
+
+def _assemble(ptxas: Ptxas, arch: str, directory: Path, names: Iterable[str], jobs: int) -> None:
+    """Runs ptxas on the PTX files that changed, under ninja; the output of `ptxas -v` goes to build/<name>.log."""
+    flags = " ".join((*FLAGS, f"--gpu-name={arch}"))
+    lines = [
+        "ninja_required_version = 1.5",
+        f"builddir = {WORK}",
+        "rule ptxas",
+        f"  command = {_escape(str(ptxas.path))} {flags} $in --output-file $out 2> $log || (cat $log; exit 1)",
+        "  description = ptxas $in",
+        f"# ptxas {ptxas.version}",
+    ]
+    for name in names:
+        log = f"{WORK}/{name}.log"
+        lines += [f"build {name}.cubin | {log}: ptxas {name}.ptx | {_escape(str(ptxas.path))}", f"  log = {log}"]
+        lines += [f"  out = {name}.cubin"]
+    _write_if_changed(directory / WORK / "build.ninja", "\n".join(lines) + "\n")
+    command = [_ninja(), "-f", f"{WORK}/build.ninja", "-j", str(jobs), "-k", "0", "--quiet"]
+    done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise BuildError(f"ptxas {ptxas.version} ({ptxas.path}) does not assemble every kernel:\n{done.stdout}")
+
+
+def _escape(path: str) -> str:
+    """A path as ninja and the shell both read it."""
+    if any(character in path for character in "'\"\\\n&;|<>*?()`"):
+        raise BuildError(f"wanted a ptxas whose path the shell takes as it is, got {path!r}")
+    return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def _ninja() -> str:
+    """The ninja program: of the ninja package in this environment, else on PATH."""
+    beside = Path(sys.executable).parent / "ninja"
+    found = str(beside) if beside.is_file() else shutil.which("ninja")
+    if not found:
+        raise BuildError("wanted ninja, found none; `pip install ninja`")
+    return found
+
+
+def _report(work: Path, name: str) -> Report:
+    return parse_report((work / f"{name}.log").read_text())
+
+
+def _check(records: list[KernelRecord], reports: dict[str, Report]) -> list[KernelRecord]:
+    """Adds what ptxas said to the records. Raises BuildError for spills without a reason and for serialised wgmma."""
+    failures, checked = [], []
+    for record in records:
+        report = reports[record.name]
+        spilled = report.spill_stores or report.spill_loads
+        if spilled and not any(fnmatch.fnmatchcase(record.name, glob) for glob in ALLOWED_SPILLS):
+            failures.append(
+                f"{record.name} spills: {report.spill_stores} bytes stored, {report.spill_loads} loaded with "
+                f"{report.registers} registers; make it fit, or give the reason in ALLOWED_SPILLS"
+            )
+        failures += [f"{record.name}: {line}" for line in report.advisories]
+        added = {field: value for field, value in asdict(report).items() if field != "advisories"}
+        checked.append(replace(record, cubin=f"{record.name}.cubin", **added))
+    if failures:
+        raise BuildError("\n".join(failures))
+    return checked
+
+
+# --------------------------------------------------------------------------------------------------------- manifest
+
+
+def _manifest_before(directory: Path) -> dict[str, KernelRecord]:
+    """The records of the last build; none where there was no build that this version can read."""
+    try:
+        return {record.name: record for record in Manifest.load(directory).kernels}
+    except ManifestError:
+        return {}
+
+
+def _keep_cubin(record: KernelRecord, before: dict[str, KernelRecord], directory: Path) -> KernelRecord:
+    """Without ptxas, the last build's cubin is still right where the PTX is the same."""
+    old = before.get(record.name)
+    if not old or not old.cubin or old.ptx_sha256 != record.ptx_sha256 or not (directory / old.cubin).is_file():
+        return record
+    names = ("cubin", "registers", "stack", "spill_stores", "spill_loads", "static_shared_memory")
+    return replace(record, **{name: getattr(old, name) for name in names})
+
+
+def _merge(
+    every: Sequence[Job], records: Iterable[KernelRecord], before: dict[str, KernelRecord]
+) -> tuple[KernelRecord, ...]:
+    known = before | {record.name: record for record in records}
+    return tuple(known[job.name] for job in every if job.name in known)
+
+
+def _remove_stale(directory: Path, manifest: Manifest) -> None:
+    """Removes the files of kernels that are no more."""
+    wanted = {name for record in manifest.kernels for name in (record.ptx, record.cubin)}
+    for path in (*directory.glob("*.ptx"), *directory.glob("*.cubin")):
+        if path.name not in wanted:
+            path.unlink()
+
+
+def _warn_about_no_ptxas() -> None:
+    warnings.warn(
+        f"no ptxas found (looked in: {'; '.join(SEARCH_ORDER)}), so the driver will compile the kernels at run time; "
+        "`pip install nvidia-cuda-nvcc` and build again",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pyptx_ops.build", description="Build the kernels.")
+    parser.add_argument("--arch", choices=sorted(FAMILIES), action="append", help="by default every one")
+    parser.add_argument("--jobs", type=int, help="processes (default: one per CPU)")
+    parser.add_argument("--only", default="*", metavar="GLOB", help="the kernels with such names")
+    parser.add_argument("--force", action="store_true", help="build again what is up to date")
+    parser.add_argument("--output", type=Path, help="where to put them (default: the package's artifacts)")
+    options = parser.parse_args(argv)
+    for arch in options.arch or sorted(FAMILIES):
+        try:
+            manifest = build(arch, output=options.output, jobs=options.jobs, only=options.only, force=options.force)
+        except BuildError as error:
+            print(f"build failed for {arch}:\n{error}", file=sys.stderr)
+            return 1
+        assembled = sum(record.cubin is not None for record in manifest.kernels)
+        by = f"ptxas {manifest.ptxas}" if manifest.ptxas else "no ptxas"
+        print(f"{arch}: {len(manifest.kernels)} kernels, {assembled} cubins ({by})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

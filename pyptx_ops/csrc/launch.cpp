@@ -1,0 +1,694 @@
+// pyptx_ops._launch: loads kernels and launches them through the CUDA driver API.
+//
+//   Driver(path) -> Driver.load(image, name) -> Library.kernel(entry, params, ...) -> Kernel.launch(...)
+//
+// Torch-free, abi3, built without a CUDA toolkit; it knows no kernel by name. Objects keep what they came from alive.
+// What has been loaded stays loaded: a captured graph may still hold a kernel when its last Python handle is gone.
+// The GIL is released around driver calls, and no mutex is ever held while waiting for it.
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000
+#endif
+#include <Python.h>
+
+#include <atomic>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver.h"
+
+namespace {
+
+PyObject* LaunchError;     // RuntimeError: a driver call failed
+PyObject* DriverNotFound;  // LaunchError: no usable driver library
+
+constexpr size_t MAX_PARAMS = 64;         // kernel parameters
+constexpr size_t MAX_TENSOR_MAPS = 16;    // of them, tensor maps
+constexpr int MAX_RANK = 5;               // dimensions of a tensor map
+constexpr int LAUNCH_VALUES = 5;          // device, stream, grid x, y, z
+constexpr unsigned PORTABLE_SHARED = 48 * 1024, PORTABLE_CLUSTER = 8;
+
+struct ReleaseGil {
+  PyThreadState* state = PyEval_SaveThread();
+  ~ReleaseGil() { PyEval_RestoreThread(state); }
+};
+
+struct Ref {  // an owned reference
+  PyObject* object = nullptr;
+  explicit Ref(PyObject* o) : object(o) { Py_XINCREF(o); }
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object); }
+};
+
+template <class T>
+struct Object {
+  PyObject_HEAD
+  T* state;
+};
+
+template <class T>
+T& state_of(PyObject* object) {
+  return *reinterpret_cast<Object<T>*>(object)->state;
+}
+
+template <class T>
+PyObject* wrap(PyTypeObject* type, std::unique_ptr<T> state) {
+  PyObject* object = PyType_GenericAlloc(type, 0);
+  if (object) reinterpret_cast<Object<T>*>(object)->state = state.release();
+  return object;
+}
+
+template <class T>
+void dealloc(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  delete reinterpret_cast<Object<T>*>(object)->state;
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+  Py_DECREF(type);
+}
+
+std::string quoted(const std::string& text) { return "'" + text + "'"; }
+
+template <class T>
+std::string join(const T* values, size_t count) {
+  std::string text = "(";
+  for (size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + ")";
+}
+
+PyObject* raise(PyObject* type, const std::string& text) {
+  PyErr_SetString(type, text.c_str());
+  return nullptr;
+}
+
+// ---------------------------------------------------------------------------------------------------------- driver
+
+struct Failure {  // what went wrong in code that runs without the GIL; ok while `call` is null
+  const char* call = nullptr;
+  CUresult code = CUDA_SUCCESS;
+  size_t param = MAX_PARAMS;  // the tensor map at fault
+  explicit operator bool() const { return call != nullptr; }
+};
+
+struct Driver {
+#define DECLARE(name, symbol, arguments) CUresult(*name) arguments = nullptr;
+  DRIVER_FUNCTIONS(DECLARE)
+#undef DECLARE
+  int devices = 0;
+  std::mutex mutex;
+  std::vector<std::atomic<CUcontext>> contexts;  // primary contexts, retained on first use
+
+  std::string describe(const char* call, CUresult code) const {
+    const char *name = nullptr, *text = nullptr;
+    GetErrorName(code, &name);
+    GetErrorString(code, &text);
+    return std::string(call) + " failed with " + (name ? name : "an unknown error") + " (" + std::to_string(code) +
+           (text ? std::string(": ") + text : "") + ")";
+  }
+
+  Failure context(int device, CUcontext* out) {
+    if ((*out = contexts[device].load(std::memory_order_acquire))) return {};
+    std::lock_guard<std::mutex> lock(mutex);
+    if ((*out = contexts[device].load())) return {};
+    CUdevice handle;
+    if (CUresult code = DeviceGet(&handle, device)) return {"cuDeviceGet", code};
+    if (CUresult code = DevicePrimaryCtxRetain(out, handle)) return {"cuDevicePrimaryCtxRetain", code};
+    contexts[device].store(*out, std::memory_order_release);
+    return {};
+  }
+};
+
+// Runs `body` with the primary context of a device current, and leaves the caller's context as it was.
+template <class Body>
+Failure with_context(Driver& driver, int device, Body body) {
+  CUcontext wanted, current = nullptr;
+  if (Failure failure = driver.context(device, &wanted)) return failure;
+  if (CUresult code = driver.CtxGetCurrent(&current)) return {"cuCtxGetCurrent", code};
+  if (current == wanted) return body();
+  if (CUresult code = driver.CtxPushCurrent(wanted)) return {"cuCtxPushCurrent", code};
+  Failure failure = body();
+  CUresult code = driver.CtxPopCurrent(&wanted);
+  if (!failure && code) failure = {"cuCtxPopCurrent", code};
+  return failure;
+}
+
+PyObject* driver_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"path", nullptr};
+  const char* path;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s:Driver", const_cast<char**>(names), &path)) return nullptr;
+  auto driver = std::make_unique<Driver>();
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char* cause = dlerror();
+    return raise(DriverNotFound, "no CUDA driver: tried to load " + quoted(path) + ": " + (cause ? cause : "no cause") +
+                                     "; install an NVIDIA driver");
+  }
+#define RESOLVE(name, symbol, arguments)                                                                         \
+  if (!(driver->name = reinterpret_cast<CUresult(*) arguments>(dlsym(handle, symbol))))                          \
+    return raise(DriverNotFound, "CUDA driver " + quoted(path) + " has no " symbol "; wanted a driver of CUDA 12.0 " \
+                                 "(525) or newer");
+  DRIVER_FUNCTIONS(RESOLVE)
+#undef RESOLVE
+  CUresult code;
+  const char* call = "cuInit";
+  {
+    ReleaseGil released;
+    code = driver->Init(0);
+    if (!code) {
+      call = "cuDeviceGetCount";
+      code = driver->DeviceGetCount(&driver->devices);
+    }
+  }
+  if (code && code != CUDA_ERROR_NO_DEVICE) return raise(LaunchError, driver->describe(call, code));
+  driver->contexts = std::vector<std::atomic<CUcontext>>(driver->devices);
+  return wrap(type, std::move(driver));
+}
+
+PyObject* driver_version(PyObject* self, PyObject*) {
+  Driver& driver = state_of<Driver>(self);
+  int version = 0;
+  if (CUresult code = driver.DriverGetVersion(&version)) {
+    return raise(LaunchError, driver.describe("cuDriverGetVersion", code));
+  }
+  return Py_BuildValue("(ii)", version / 1000, version % 1000 / 10);
+}
+
+PyObject* driver_device_count(PyObject* self, PyObject*) { return PyLong_FromLong(state_of<Driver>(self).devices); }
+
+PyObject* driver_compute_capability(PyObject* self, PyObject* argument) {
+  Driver& driver = state_of<Driver>(self);
+  long device = PyLong_AsLong(argument);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  CUdevice handle;
+  if (CUresult code = driver.DeviceGet(&handle, static_cast<int>(device))) {
+    return raise(LaunchError, driver.describe("cuDeviceGet", code) + ": device " + std::to_string(device) + " of " +
+                                  std::to_string(driver.devices));
+  }
+  int major = 0, minor = 0;
+  CUresult code = driver.DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle);
+  if (!code) code = driver.DeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle);
+  if (code) return raise(LaunchError, driver.describe("cuDeviceGetAttribute", code));
+  return Py_BuildValue("(ii)", major, minor);
+}
+
+// --------------------------------------------------------------------------------------------------------- library
+
+struct Library {
+  Ref owner;
+  Driver& driver;
+  std::string name;
+  CUlibrary handle = nullptr;
+  // The driver may compile PTX as late as the first use of a kernel, so the log lives as long as the library.
+  char errors[8192] = "", infos[1024] = "";
+  int options[4] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
+                    CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+  void* values[4] = {errors, reinterpret_cast<void*>(sizeof errors), infos, reinterpret_cast<void*>(sizeof infos)};
+
+  Library(PyObject* owner, std::string name) : owner(owner), driver(state_of<Driver>(owner)), name(std::move(name)) {}
+
+  std::string log() const {
+    return std::string(*errors ? "\ncompiler errors:\n" : "") + errors + (*infos ? "\ncompiler log:\n" : "") + infos;
+  }
+};
+
+PyTypeObject *library_type, *kernel_type;
+
+PyObject* driver_load(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"image", "name", nullptr};
+  PyObject* image;
+  const char* name;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ss:load", const_cast<char**>(names), &image, &name)) return nullptr;
+  auto library = std::make_unique<Library>(self, name);
+  const char* code_bytes = PyBytes_AsString(image);  // NUL-terminated by Python, as the driver wants PTX text
+  CUresult code;
+  {
+    ReleaseGil released;
+    code = library->driver.LibraryLoadData(&library->handle, code_bytes, library->options, library->values, 4, nullptr,
+                                           nullptr, 0);
+  }
+  if (code) {
+    return raise(LaunchError, library->driver.describe("cuLibraryLoadData", code) + " for kernel library " +
+                                  quoted(library->name) + library->log());
+  }
+  return wrap(library_type, std::move(library));
+}
+
+// ---------------------------------------------------------------------------------------------------------- kernel
+
+enum Kind { POINTER, U32, I32, U64, I64, F32, F64, TENSOR_MAP };
+constexpr const char* KINDS[] = {"pointer", "u32", "i32", "u64", "i64", "f32", "f64", "tensor_map"};
+
+struct Param {
+  std::string name;
+  Kind kind = POINTER;
+  size_t slot = 0;  // index among the tensor maps, or among the scalars
+  // of a tensor map, in the driver's numbers:
+  int dtype = 0, element_bytes = 1, rank = 0, swizzle = 0, l2_promotion = 0, oob_fill = 0;
+  uint32_t box[MAX_RANK] = {};
+
+  int values() const { return kind == TENSOR_MAP ? 2 * rank : 1; }
+};
+
+struct MapValues {  // what a call says about a tensor map
+  uint64_t address, sizes[MAX_RANK], strides[MAX_RANK];
+};
+
+struct Frame {  // the parameters of one launch, on the caller's stack
+  CUtensorMap maps[MAX_TENSOR_MAPS];
+  MapValues map_values[MAX_TENSOR_MAPS];
+  uint64_t scalars[MAX_PARAMS];
+  void* pointers[MAX_PARAMS];
+};
+
+struct Kernel {
+  Ref owner;
+  Library& library;
+  Driver& driver;
+  std::string name;
+  CUkernel handle = nullptr;
+  std::vector<Param> params;
+  int values = 0;
+  unsigned block[3], cluster[3], shared_memory = 0;
+  bool pdl = false;
+  std::mutex mutex;
+  std::vector<std::atomic<CUfunction>> functions;  // by device, once prepared there
+
+  Kernel(PyObject* owner, std::string name)
+      : owner(owner), library(state_of<Library>(owner)), driver(library.driver), name(std::move(name)),
+        functions(driver.devices) {}
+
+  unsigned cluster_size() const { return cluster[0] * cluster[1] * cluster[2]; }
+
+  // Loads the kernel on a device and raises its limits there, once. The device's context is current.
+  Failure prepare(int device, CUfunction* out) {
+    if ((*out = functions[device].load(std::memory_order_acquire))) return {};
+    std::lock_guard<std::mutex> lock(mutex);
+    if ((*out = functions[device].load())) return {};
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // loading allocates, which a capture forbids in stricter modes
+    if (CUresult code = driver.ThreadExchangeStreamCaptureMode(&mode)) return {"cuThreadExchangeStreamCaptureMode", code};
+    Failure failure = load(device, out);
+    CUresult code = driver.ThreadExchangeStreamCaptureMode(&mode);
+    if (!failure && code) failure = {"cuThreadExchangeStreamCaptureMode", code};
+    if (!failure) functions[device].store(*out, std::memory_order_release);
+    return failure;
+  }
+
+  Failure load(int device, CUfunction* out) {
+    CUdevice target;
+    if (CUresult code = driver.DeviceGet(&target, device)) return {"cuDeviceGet", code};
+    if (shared_memory > PORTABLE_SHARED) {
+      CUresult code = driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                static_cast<int>(shared_memory), handle, target);
+      if (code) return {"cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)", code};
+    }
+    if (cluster_size() > PORTABLE_CLUSTER) {
+      CUresult code =
+          driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle, target);
+      if (code) return {"cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)", code};
+    }
+    if (CUresult code = driver.KernelGetFunction(out, handle)) return {"cuKernelGetFunction", code};
+    return {};
+  }
+
+  Failure run(int device, CUstream stream, const unsigned grid[3], Frame& frame) {
+    CUfunction function;
+    if (Failure failure = prepare(device, &function)) return failure;
+    static const uint32_t element_strides[MAX_RANK] = {1, 1, 1, 1, 1};
+    for (size_t i = 0; i < params.size(); ++i) {
+      const Param& p = params[i];
+      if (p.kind != TENSOR_MAP) continue;
+      const MapValues& v = frame.map_values[p.slot];
+      CUresult code = driver.TensorMapEncodeTiled(&frame.maps[p.slot], p.dtype, p.rank, reinterpret_cast<void*>(v.address),
+                                                  v.sizes, v.strides, p.box, element_strides, /*interleave=*/0,
+                                                  p.swizzle, p.l2_promotion, p.oob_fill);
+      if (code) return {"cuTensorMapEncodeTiled", code, i};
+    }
+    CUlaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (cluster_size() > 1) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      std::memcpy(attributes[count++].value.words, cluster, sizeof cluster);
+    }
+    if (pdl) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      attributes[count++].value.words[0] = 1;
+    }
+    CUlaunchConfig config = {grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_memory, stream, attributes,
+                             count};
+    if (CUresult code = driver.LaunchKernelEx(&config, function, frame.pointers, nullptr)) return {"cuLaunchKernelEx", code};
+    return {};
+  }
+};
+
+bool as_unsigned(PyObject* value, uint64_t maximum, uint64_t* out) {
+  if (!PyLong_Check(value)) return false;
+  *out = PyLong_AsUnsignedLongLong(value);
+  if (*out == UINT64_MAX && PyErr_Occurred()) return PyErr_Clear(), false;
+  return *out <= maximum;
+}
+
+bool as_signed(PyObject* value, int64_t minimum, int64_t maximum, uint64_t* out) {
+  if (!PyLong_Check(value)) return false;
+  int overflow = 0;
+  int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+  std::memcpy(out, &number, sizeof number);
+  return !overflow && minimum <= number && number <= maximum;
+}
+
+bool as_float(PyObject* value, double maximum, double* out) {
+  *out = PyFloat_AsDouble(value);
+  if (*out == -1.0 && PyErr_Occurred()) return PyErr_Clear(), false;
+  return !(std::isfinite(*out) && std::fabs(*out) > maximum);
+}
+
+bool bad_value(const Kernel& kernel, const std::string& what, const char* kind, PyObject* got) {
+  bool number = PyLong_Check(got) || PyFloat_Check(got);
+  bool wrong_type = PyFloat_Check(got) ? kind[0] != 'f' : !number;
+  PyErr_Format(wrong_type ? PyExc_TypeError : PyExc_OverflowError, "kernel '%s': %s wanted a value of kind %s, got %R",
+               kernel.name.c_str(), what.c_str(), kind, got);
+  return false;
+}
+
+bool pack_scalar(const Kernel& kernel, const Param& param, PyObject* value, uint64_t* out) {
+  bool ok = false;
+  double number = 0;
+  *out = 0;
+  switch (param.kind) {
+    case POINTER: case U64: ok = as_unsigned(value, UINT64_MAX, out); break;
+    case U32: ok = as_unsigned(value, UINT32_MAX, out); break;
+    case I32: ok = as_signed(value, INT32_MIN, INT32_MAX, out); break;
+    case I64: ok = as_signed(value, INT64_MIN, INT64_MAX, out); break;
+    case F32: {
+      ok = as_float(value, FLT_MAX, &number);
+      float narrow = static_cast<float>(number);
+      std::memcpy(out, &narrow, sizeof narrow);
+      break;
+    }
+    case F64: {
+      ok = as_float(value, DBL_MAX, &number);
+      std::memcpy(out, &number, sizeof number);
+      break;
+    }
+    case TENSOR_MAP: break;
+  }
+  return ok || bad_value(kernel, "parameter '" + param.name + "'", KINDS[param.kind], value);
+}
+
+bool pack_map(const Kernel& kernel, const Param& param, PyObject* const* values, MapValues* out) {
+  auto part = [&](const char* what, int index, PyObject* value, uint64_t* slot) {
+    if (as_unsigned(value, UINT64_MAX, slot)) return true;
+    std::string text = "tensor map '" + param.name + "' " + what;
+    return bad_value(kernel, index < 0 ? text : text + " " + std::to_string(index), "u64", value);
+  };
+  if (!part("address", -1, values[0], &out->address)) return false;
+  for (int i = 0; i < param.rank; ++i) {
+    if (!part("size", i, values[1 + i], &out->sizes[i])) return false;
+  }
+  for (int i = 1; i < param.rank; ++i) {
+    if (!part("stride", i, values[param.rank + i], &out->strides[i - 1])) return false;
+  }
+  return true;
+}
+
+bool pack(const Kernel& kernel, PyObject* const* values, Frame& frame) {
+  for (size_t i = 0; i < kernel.params.size(); ++i) {
+    const Param& param = kernel.params[i];
+    bool map = param.kind == TENSOR_MAP;
+    frame.pointers[i] = map ? static_cast<void*>(&frame.maps[param.slot]) : &frame.scalars[param.slot];
+    if (!(map ? pack_map(kernel, param, values, &frame.map_values[param.slot])
+              : pack_scalar(kernel, param, *values, &frame.scalars[param.slot]))) {
+      return false;
+    }
+    values += param.values();
+  }
+  return true;
+}
+
+// Every rule of a tiled tensor map that these arguments break.
+std::string broken_rules(const Param& p, const MapValues& v) {
+  std::string text;
+  auto rule = [&](bool broken, const std::string& what) { text += broken ? "\n  " + what : ""; };
+  rule(v.address % 16, "the address must be a multiple of 16 bytes");
+  for (int i = 0; i < p.rank; ++i) {
+    std::string at = "[" + std::to_string(i) + "] must be ";
+    rule(v.sizes[i] < 1 || v.sizes[i] > uint64_t{1} << 32, "size" + at + "1 to 2^32 elements");
+    rule(p.box[i] < 1 || p.box[i] > 256, "box" + at + "1 to 256 elements");
+    if (i == 0) continue;
+    at = "stride[" + std::to_string(i) + "] must be ";
+    rule(v.strides[i - 1] % 16, at + "a multiple of 16 bytes");
+    rule(v.strides[i - 1] >= uint64_t{1} << 40, at + "below 2^40 bytes");
+  }
+  unsigned inner = p.box[0] * p.element_bytes, span = 16u << p.swizzle;
+  rule(inner % 16, "the inner box must be a multiple of 16 bytes");
+  rule(p.swizzle && inner > span, "the inner box must fit the swizzle span of " + std::to_string(span) + " bytes");
+  return text.empty() ? "\n  no rule known here is broken" : "\nbroken:" + text;
+}
+
+PyObject* raise_failure(const Kernel& kernel, const Failure& failure, int device, const unsigned* grid,
+                        const Frame* frame) {
+  std::string text = kernel.driver.describe(failure.call, failure.code) + " for kernel " + quoted(kernel.name) +
+                     " on device " + std::to_string(device);
+  if (frame && failure.param < kernel.params.size()) {
+    const Param& p = kernel.params[failure.param];
+    const MapValues& v = frame->map_values[p.slot];
+    text += ", tensor map " + quoted(p.name) + ": address " + std::to_string(v.address) + ", sizes " +
+            join(v.sizes, p.rank) + ", strides " + join(v.strides, p.rank - 1) + ", box " + join(p.box, p.rank) + ", " +
+            std::to_string(p.element_bytes) + "-byte elements, data type " + std::to_string(p.dtype) + ", swizzle " +
+            std::to_string(p.swizzle) + ", L2 promotion " + std::to_string(p.l2_promotion) + broken_rules(p, v);
+  } else if (grid) {
+    text += ": grid " + join(grid, 3) + ", block " + join(kernel.block, 3) + ", cluster " + join(kernel.cluster, 3) +
+            ", dynamic shared memory " + std::to_string(kernel.shared_memory) + " bytes" +
+            (kernel.pdl ? ", programmatic dependent launch" : "");
+  }
+  return raise(LaunchError, text + kernel.library.log());
+}
+
+PyObject* raise_count(const Kernel& kernel, Py_ssize_t got) {
+  std::string text = "device, stream, grid_x, grid_y, grid_z";
+  for (const Param& p : kernel.params) {
+    text += ", " + p.name + ": " + KINDS[p.kind];
+    if (p.kind == TENSOR_MAP) {
+      text += " (address, " + std::to_string(p.rank) + " sizes, " + std::to_string(p.rank - 1) + " strides)";
+    }
+  }
+  return raise(PyExc_TypeError, "kernel " + quoted(kernel.name) + " wanted " +
+                                    std::to_string(LAUNCH_VALUES + kernel.values) + " values (" + text + "), got " +
+                                    std::to_string(got));
+}
+
+bool as_device(const Kernel& kernel, PyObject* value, int* out) {
+  uint64_t number;
+  if (!as_unsigned(value, INT32_MAX, &number)) return bad_value(kernel, "device", "u32", value);
+  *out = static_cast<int>(number);
+  if (*out < kernel.driver.devices) return true;
+  raise(LaunchError, "kernel " + quoted(kernel.name) + ": device " + std::to_string(number) +
+                         " does not exist; the driver sees " + std::to_string(kernel.driver.devices));
+  return false;
+}
+
+PyObject* kernel_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  Kernel& kernel = state_of<Kernel>(self);
+  if (count != LAUNCH_VALUES + kernel.values) return raise_count(kernel, count);
+  int device;
+  uint64_t stream, size;
+  unsigned grid[3];
+  if (!as_device(kernel, args[0], &device)) return nullptr;
+  if (!as_unsigned(args[1], UINT64_MAX, &stream)) return bad_value(kernel, "stream", "pointer", args[1]), nullptr;
+  for (int i = 0; i < 3; ++i) {
+    if (!as_unsigned(args[2 + i], UINT32_MAX, &size)) return bad_value(kernel, "grid", "u32", args[2 + i]), nullptr;
+    grid[i] = static_cast<unsigned>(size);
+  }
+  Frame frame;
+  if (!pack(kernel, args + LAUNCH_VALUES, frame)) return nullptr;
+  if (grid[0] && grid[1] && grid[2]) {
+    Failure failure;
+    {
+      ReleaseGil released;
+      failure = with_context(kernel.driver, device,
+                             [&] { return kernel.run(device, reinterpret_cast<CUstream>(stream), grid, frame); });
+    }
+    if (failure) return raise_failure(kernel, failure, device, grid, &frame);
+  }
+  Py_RETURN_NONE;
+}
+
+bool prepare(Kernel& kernel, PyObject* argument, int* device) {
+  if (!as_device(kernel, argument, device)) return false;
+  Failure failure;
+  {
+    ReleaseGil released;
+    CUfunction function;
+    failure = with_context(kernel.driver, *device, [&] { return kernel.prepare(*device, &function); });
+  }
+  return !failure || raise_failure(kernel, failure, *device, nullptr, nullptr);
+}
+
+PyObject* kernel_prepare(PyObject* self, PyObject* argument) {
+  int device;
+  if (!prepare(state_of<Kernel>(self), argument, &device)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* kernel_attributes(PyObject* self, PyObject* argument) {
+  static constexpr int attributes[] = {CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                                       CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+                                       CU_FUNC_ATTRIBUTE_BINARY_VERSION};
+  Kernel& kernel = state_of<Kernel>(self);
+  int device, values[5];
+  if (!prepare(kernel, argument, &device)) return nullptr;
+  Failure failure;
+  {
+    ReleaseGil released;
+    failure = with_context(kernel.driver, device, [&]() -> Failure {
+      CUdevice target;
+      if (CUresult code = kernel.driver.DeviceGet(&target, device)) return {"cuDeviceGet", code};
+      for (int i = 0; i < 5; ++i) {
+        CUresult code = kernel.driver.KernelGetAttribute(&values[i], attributes[i], kernel.handle, target);
+        if (code) return {"cuKernelGetAttribute", code};
+      }
+      return {};
+    });
+  }
+  if (failure) return raise_failure(kernel, failure, device, nullptr, nullptr);
+  return Py_BuildValue("{sisisisisi}", "registers", values[0], "local_bytes", values[1], "shared_bytes", values[2],
+                       "max_threads", values[3], "binary_version", values[4]);
+}
+
+PyObject* kernel_name(PyObject* self, void*) { return PyUnicode_FromString(state_of<Kernel>(self).name.c_str()); }
+
+// A parameter is (name, kind), or for a tensor map (name, kind, dtype, element bytes, box, swizzle, L2 promotion, fill).
+bool parse_param(const Kernel& kernel, PyObject* spec, Param* param) {
+  const char *name, *kind;
+  PyObject* box = nullptr;
+  if (!PyArg_ParseTuple(spec, "ss|iiO!iii:parameter", &name, &kind, &param->dtype, &param->element_bytes, &PyTuple_Type,
+                        &box, &param->swizzle, &param->l2_promotion, &param->oob_fill)) {
+    return false;
+  }
+  param->name = name;
+  int index = 0;
+  while (index <= TENSOR_MAP && std::strcmp(KINDS[index], kind)) ++index;
+  param->kind = static_cast<Kind>(index);
+  std::string where = "kernel " + quoted(kernel.name) + " parameter " + quoted(param->name);
+  if (index > TENSOR_MAP) return raise(PyExc_ValueError, where + ": unknown kind " + quoted(kind));
+  if ((param->kind == TENSOR_MAP) != (box != nullptr)) {
+    return raise(PyExc_ValueError, where + ": a tensor map, and nothing else, has a box");
+  }
+  if (!box) return true;
+  param->rank = static_cast<int>(PyTuple_Size(box));
+  if (param->rank < 1 || param->rank > MAX_RANK) {
+    return raise(PyExc_ValueError, where + ": wanted a box of 1 to 5 dimensions, got " + std::to_string(param->rank));
+  }
+  for (int i = 0; i < param->rank; ++i) {
+    uint64_t size;
+    PyObject* item = PyTuple_GetItem(box, i);
+    if (!as_unsigned(item, UINT32_MAX, &size)) return bad_value(kernel, "box of '" + param->name + "'", "u32", item);
+    param->box[i] = static_cast<uint32_t>(size);
+  }
+  return true;
+}
+
+bool parse_params(Kernel& kernel, PyObject* specs) {
+  size_t maps = 0, scalars = 0;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(specs); ++i) {
+    Param param;
+    if (!parse_param(kernel, PyTuple_GetItem(specs, i), &param)) return false;
+    param.slot = param.kind == TENSOR_MAP ? maps++ : scalars++;
+    kernel.values += param.values();
+    kernel.params.push_back(std::move(param));
+  }
+  if (maps <= MAX_TENSOR_MAPS && kernel.params.size() <= MAX_PARAMS) return true;
+  return raise(PyExc_ValueError, "kernel " + quoted(kernel.name) + ": wanted at most " + std::to_string(MAX_PARAMS) +
+                                     " parameters with " + std::to_string(MAX_TENSOR_MAPS) + " tensor maps, got " +
+                                     std::to_string(kernel.params.size()) + " with " + std::to_string(maps));
+}
+
+PyObject* library_kernel(PyObject* self, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"entry", "params", "block", "cluster", "shared_memory", "pdl", nullptr};
+  const char* entry;
+  PyObject* params;
+  unsigned block[3], cluster[3] = {1, 1, 1}, shared_memory = 0;
+  int pdl = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!(III)|(III)Ip:kernel", const_cast<char**>(names), &entry,
+                                   &PyTuple_Type, &params, &block[0], &block[1], &block[2], &cluster[0], &cluster[1],
+                                   &cluster[2], &shared_memory, &pdl)) {
+    return nullptr;
+  }
+  auto kernel = std::make_unique<Kernel>(self, entry);
+  std::memcpy(kernel->block, block, sizeof block);
+  std::memcpy(kernel->cluster, cluster, sizeof cluster);
+  kernel->shared_memory = shared_memory;
+  kernel->pdl = pdl;
+  if (!parse_params(*kernel, params)) return nullptr;
+  CUresult code;
+  {
+    ReleaseGil released;
+    code = kernel->driver.LibraryGetKernel(&kernel->handle, kernel->library.handle, entry);
+  }
+  if (code) {
+    return raise(LaunchError, kernel->driver.describe("cuLibraryGetKernel", code) + " for kernel " + quoted(entry) +
+                                  " in library " + quoted(kernel->library.name) + kernel->library.log());
+  }
+  return wrap(kernel_type, std::move(kernel));
+}
+
+// ---------------------------------------------------------------------------------------------------------- module
+
+template <class F>
+PyCFunction method(F* function) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)); }
+
+PyMethodDef driver_methods[] = {
+    {"load", method(driver_load), METH_VARARGS | METH_KEYWORDS, "load(image: bytes, name: str) -> Library: cubin or PTX"},
+    {"version", driver_version, METH_NOARGS, "version() -> (major, minor) of CUDA that the driver supports"},
+    {"device_count", driver_device_count, METH_NOARGS, "device_count() -> int"},
+    {"compute_capability", driver_compute_capability, METH_O, "compute_capability(device) -> (major, minor)"},
+    {}};
+PyMethodDef library_methods[] = {
+    {"kernel", method(library_kernel), METH_VARARGS | METH_KEYWORDS,
+     "kernel(entry, params, block, cluster=(1, 1, 1), shared_memory=0, pdl=False) -> Kernel"},
+    {}};
+PyMethodDef kernel_methods[] = {
+    {"launch", method(kernel_launch), METH_FASTCALL, "launch(device, stream, grid_x, grid_y, grid_z, *args)"},
+    {"prepare", kernel_prepare, METH_O, "prepare(device): load the kernel there ahead of its first launch"},
+    {"attributes", kernel_attributes, METH_O, "attributes(device) -> dict of what the driver knows of the kernel"},
+    {}};
+PyGetSetDef kernel_getset[] = {{"name", kernel_name, nullptr, "entry name", nullptr}, {}};
+
+template <class T>
+PyTypeObject* add_type(PyObject* module, const char* name, PyMethodDef* methods, newfunc create, PyGetSetDef* getset) {
+  std::vector<PyType_Slot> slots = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<T>)}, {Py_tp_methods, methods}};
+  if (create) slots.push_back({Py_tp_new, reinterpret_cast<void*>(create)});
+  if (getset) slots.push_back({Py_tp_getset, getset});
+  slots.push_back({0, nullptr});
+  unsigned flags = Py_TPFLAGS_DEFAULT | (create ? 0u : Py_TPFLAGS_DISALLOW_INSTANTIATION);
+  PyType_Spec spec = {name, sizeof(Object<T>), 0, flags, slots.data()};
+  PyObject* type = PyType_FromSpec(&spec);
+  if (!type || PyModule_AddObjectRef(module, std::strrchr(name, '.') + 1, type) < 0) return nullptr;
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "pyptx_ops._launch", "Kernel launches through the CUDA driver API.", -1,
+                          nullptr, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__launch() {
+  PyObject* module = PyModule_Create(&module_def);
+  if (!module) return nullptr;
+  LaunchError = PyErr_NewException("pyptx_ops._launch.LaunchError", PyExc_RuntimeError, nullptr);
+  DriverNotFound = PyErr_NewException("pyptx_ops._launch.DriverNotFound", LaunchError, nullptr);
+  bool ok = LaunchError && DriverNotFound && PyModule_AddObjectRef(module, "LaunchError", LaunchError) == 0 &&
+            PyModule_AddObjectRef(module, "DriverNotFound", DriverNotFound) == 0 &&
+            add_type<Driver>(module, "pyptx_ops._launch.Driver", driver_methods, driver_new, nullptr) &&
+            (library_type = add_type<Library>(module, "pyptx_ops._launch.Library", library_methods, nullptr, nullptr)) &&
+            (kernel_type = add_type<Kernel>(module, "pyptx_ops._launch.Kernel", kernel_methods, nullptr, kernel_getset));
+  if (ok) return module;
+  Py_DECREF(module);
+  return nullptr;
+}
