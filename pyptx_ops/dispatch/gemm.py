@@ -1,8 +1,8 @@
 """gemm and grouped_gemm: operands as tensor maps can take them, a plan per kind of call, and the launch.
 
 A tensor map takes a matrix whose one dimension is contiguous, whose pitch is a multiple of 16 bytes and whose address is
-too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows) is copied first, into rows along K
-that are padded to 16 bytes: one more pass over that operand, never a wrong answer.
+too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows, grouped rows that are contiguous
+along M) is copied first, into rows along K that are padded to 16 bytes: one more pass over it, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dt
 def plan_of(tokens: Tensor, weights: Tensor, groups: int) -> Plan:
     """The plan for tokens (M, K) times weights (N, K) or (G, N, K); made once per kind of call."""
     aligned = tokens.data_ptr() % ALIGNMENT == 0, weights.data_ptr() % ALIGNMENT == 0
-    device = tokens.get_device()
-    key = (tokens.shape, tokens.stride(), weights.shape, weights.stride(), tokens.dtype, device, groups, aligned)
+    device, launcher = tokens.get_device(), launch.current_launcher()
+    key = (
+        tokens.shape, tokens.stride(), weights.shape, weights.stride(), tokens.dtype, aligned, groups, device, launcher,
+    )  # fmt: skip
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        plan = _plans[key] = _make_plan(tokens, weights, groups, device)
+        plan = _plans[key] = _make_plan(tokens, weights, groups, device, launcher)
     return plan
 
 
@@ -115,14 +117,16 @@ def _run(out: Tensor, tokens: Tensor, weights: Tensor, bias: Tensor | None, offs
     )  # fmt: skip
 
 
-def _make_plan(tokens: Tensor, weights: Tensor, groups: int, device: int) -> Plan:
+def _make_plan(tokens: Tensor, weights: Tensor, groups: int, device: int, launcher: launch.Launcher) -> Plan:
     (m, k), n = tokens.shape, weights.shape[-2]
-    token_matrix, copy_tokens = _matrix(tokens)
+    token_matrix, copy_tokens = _matrix(tokens, k_major_only=groups > 0)
     weight_matrix, copy_weights = _matrix(weights)
     problem = GemmProblem(m, n, k, _DTYPE_NAMES[tokens.dtype], token_matrix.major, weight_matrix.major, groups)
+    arch = route(device).arch
+    assert arch is not None  # checked tensors on a device that runs kernels
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     config = select(problem, sms)
-    kernel = launch.default_launcher().kernel(route(device).arch, config.name)
+    kernel = launcher.kernel(arch, config.name)
     if weights.dim() == 2:  # the kernel sees one group
         inner, outer, pitch = weight_matrix.tail
         weight_matrix = Matrix(weight_matrix.major, (inner, outer, 1, pitch, pitch))
@@ -131,7 +135,7 @@ def _make_plan(tokens: Tensor, weights: Tensor, groups: int, device: int) -> Pla
     return Plan(config, kernel.launch, blocks, x.tail, y.tail, (m, n, k), copy_tokens, copy_weights)
 
 
-def _matrix(tensor: Tensor) -> tuple[Matrix, bool]:
+def _matrix(tensor: Tensor, *, k_major_only: bool = False) -> tuple[Matrix, bool]:
     """How a tensor map describes a (rows, K) or (groups, rows, K) tensor, or its padded copy; and whether to copy."""
     rows, k = tensor.shape[-2:]
     row_stride, k_stride = tensor.stride()[-2:]
@@ -139,7 +143,7 @@ def _matrix(tensor: Tensor) -> tuple[Matrix, bool]:
     if batch is not None and tensor.data_ptr() % ALIGNMENT == 0:
         if (k_stride == 1 or k == 1) and _is_pitch(row_stride, rows, k):
             return Matrix("k", _tail(k, rows, row_stride, batch)), False
-        if (row_stride == 1 or rows == 1) and _is_pitch(k_stride, k, rows):
+        if not k_major_only and (row_stride == 1 or rows == 1) and _is_pitch(k_stride, k, rows):
             return Matrix("mn", _tail(rows, k, k_stride, batch)), False
     pitch = _round_up(k)
     copied = tuple((size, rows * pitch) for size in tensor.shape[:-2])

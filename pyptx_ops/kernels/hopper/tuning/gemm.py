@@ -63,9 +63,13 @@ def configs() -> tuple[GemmConfig, ...]:
 
 
 def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bool) -> Iterator[GemmConfig]:
-    """The configs for one kind of operands. Swapped tiles take tokens along N in steps of 8, so K-major tokens only."""
+    """The configs for one kind of operands.
+
+    Tokens that are contiguous along M fit neither a swapped tile, which may be narrower than a swizzled row, nor groups,
+    which start anywhere: a tensor copy must start at a multiple of 16 bytes along the contiguous dimension.
+    """
     for (swap, tile_n, split), stages in STAGES.items():
-        if (grouped and split > 1) or (swap and token_major == "mn"):
+        if (grouped and split > 1) or ((swap or grouped) and token_major == "mn"):
             continue
         x, y = (weight_major, token_major) if swap else (token_major, weight_major)
         yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split)  # type: ignore[arg-type]
