@@ -24,6 +24,7 @@ _KeySet = torch._C.DispatchKeySet
 _Key = torch._C.DispatchKey
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _any_requires_grad = torch._C._any_requires_grad
+_grad_enabled = torch.is_grad_enabled
 
 # Key sets in which autograd is followed by the backend and nothing else, by their bits.
 _PLAIN = {
@@ -59,7 +60,7 @@ def register(
     function = _function(op, run, save, backward)
 
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (torch.is_grad_enabled() and _any_requires_grad(*args)):
+        if not (_grad_enabled() and _any_requires_grad(*args)):
             if keyset.raw_repr() in _PLAIN:
                 return run(*args, **kwargs)
             with _below_autograd():
@@ -83,7 +84,7 @@ def register_inplace(
     name = op._opname
 
     def autograd(keyset: Any, *args: Any) -> None:
-        if torch.is_grad_enabled() and _any_requires_grad(*args):
+        if _grad_enabled() and _any_requires_grad(*args):
             raise RuntimeError(
                 f"{name}: works in place and has no derivative, but an argument requires grad; use "
                 f"{name.rstrip('_')}, or call it under torch.no_grad()"

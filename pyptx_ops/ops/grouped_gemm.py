@@ -85,7 +85,7 @@ def run(
 ) -> Tensor:
     check(a, b, offs, bias, out_dtype)
     if dispatch.runs_kernels(a):
-        return dispatch.family("gemm").grouped_gemm(a, b, offs, bias, out_dtype)
+        return dispatch.family("gemm").grouped_gemm(a, b, offs.contiguous(), bias, out_dtype)
     return reference(a, b, offs, bias, out_dtype=out_dtype)
 
 

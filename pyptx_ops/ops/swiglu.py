@@ -69,7 +69,7 @@ def run(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
     if up.shape != gate.shape:
         bad_shape("swiglu", "up", up, f"{tuple(gate.shape)} like gate")
     if dispatch.runs_kernels(gate):
-        return dispatch.family("swiglu").swiglu(gate, up, offs)
+        return dispatch.family("swiglu").swiglu(gate, up, None if offs is None else offs.contiguous())
     if offs is not None and offs.is_cpu:
         check_offs_values("swiglu", offs, gate.shape[0])
     return reference(gate, up, offs)
