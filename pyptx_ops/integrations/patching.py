@@ -203,7 +203,7 @@ def _rms_norm_template(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 def _swiglu_template(self: Any, x: torch.Tensor) -> torch.Tensor:
     y = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-    return y
+    return y  # noqa: RET504  (transformers does)
 
 
 _TEMPLATES: dict[str, Callable[..., torch.Tensor]] = {"rms_norm": _rms_norm_template, "swiglu": _swiglu_template}

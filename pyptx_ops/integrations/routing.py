@@ -19,9 +19,8 @@ Route = tuple[torch.Tensor, torch.Tensor]  # weights (T, top_k), expert ids (T, 
 
 def routers(model: nn.Module) -> list[nn.Module]:
     """The routers of a model in the order of its layers: the ``gate`` beside each ``experts``."""
-    return [
-        m.gate for m in model.modules() if hasattr(m, "experts") and isinstance(getattr(m, "gate", None), nn.Module)
-    ]
+    gates: list[Any] = [getattr(module, "gate", None) for module in model.modules() if hasattr(module, "experts")]
+    return [gate for gate in gates if isinstance(gate, nn.Module)]
 
 
 @contextmanager

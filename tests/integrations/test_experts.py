@@ -95,7 +95,7 @@ def assert_rows_close(actual, expected):
 
 
 FLAGS = [
-    dict(is_transposed=t, is_concatenated=c, has_bias=b, has_gate=g)
+    {"is_transposed": t, "is_concatenated": c, "has_bias": b, "has_gate": g}
     for t, c, b, g in itertools.product([False, True], [True, False], [False, True], [True, False])
     if g or c
 ]

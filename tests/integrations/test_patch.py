@@ -326,7 +326,7 @@ def test_save_pretrained(build, ids, tmp_path):
 
 def test_generate(build, ids):
     model = build().to(ids.device).eval()
-    settings = dict(max_new_tokens=4, do_sample=False)
+    settings = {"max_new_tokens": 4, "do_sample": False}
     theirs = model.generate(ids, **settings)
     pyptx_ops.patch(model)
     assert torch.equal(model.generate(ids, **settings), theirs)
