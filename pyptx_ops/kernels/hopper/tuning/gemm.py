@@ -1,7 +1,7 @@
 """Which GEMM config a problem gets: candidates, a cost model of the H200, and the cheapest.
 
 A pure function of the problem. The model knows the tensor cores' rate, the bytes that a stage brings from L2, the bytes
-that all tiles bring from memory, and how the tiles fill the SMs.
+that all tiles bring from memory (fewer SMs draw less), and how the tiles fill the SMs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ MACS_PER_CYCLE = 4096  # dense 16-bit, one SM
 TILE_OVERHEAD_CYCLES = 1200.0  # fill the ring, drain it, start the epilogue
 LAUNCH_CYCLES = 3000.0
 SPLIT_CYCLES = 1500.0  # exchange parts in a cluster
-LATENCY_CYCLES = 1400.0  # from asking memory for a stage to having it, under load
 
 STAGES = {
     # (swap, tile_n, split): how many stages fit, by shared memory per CTA
-    (False, 256, 1): 4, (False, 128, 1): 6,
+    (False, 256, 1): 4, (False, 192, 1): 5, (False, 128, 1): 6,
     (True, 16, 1): 5, (True, 32, 1): 5, (True, 64, 1): 3, (True, 128, 1): 5,
     (True, 16, 4): 5, (True, 32, 4): 4, (True, 64, 4): 3, (True, 128, 2): 4, (True, 128, 4): 4,
 }  # fmt: skip
@@ -103,9 +102,8 @@ def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
     busy = waves * (k_blocks * per_block + epilogue + overhead)
     groups = min(max(problem.groups, 1), problem.m)
     memory = 2 * (groups * problem.n * problem.k + problem.m * (problem.k + problem.n))
-    in_flight = min(units, sms * config.blocks_per_sm) * config.stages * stage_bytes
-    latency_bound = memory / max(in_flight, 1) * LATENCY_CYCLES
-    return LAUNCH_CYCLES + max(busy, memory / MEMORY_BYTES_PER_CYCLE, latency_bound)
+    streaming = memory / MEMORY_BYTES_PER_CYCLE / min(1.0, units / sms)
+    return LAUNCH_CYCLES + max(busy, streaming)
 
 
 def grid(problem: GemmProblem, config: GemmConfig, sms: int) -> int:
