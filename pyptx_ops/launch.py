@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from . import settings
 from .dsl.types import TENSOR_MAP_DTYPES, Param
@@ -92,7 +92,7 @@ class CudaLauncher:
     def __init__(self, artifacts: Path | None = None, driver: str | None = None):
         self._artifacts = artifacts or settings.artifacts_directory()
         self._driver_path = driver or settings.driver_path()
-        self._driver: Any = None
+        self._driver: _launch.Driver | None = None
         self._manifests: dict[str, Manifest] = {}
         self._kernels: dict[tuple[str, str], Kernel] = {}
         self._lock = threading.RLock()

@@ -2,85 +2,57 @@
 //
 //   Driver(path) -> Driver.load(image, name) -> Library.kernel(entry, params, ...) -> Kernel.launch(...)
 //
-// Torch-free, abi3, built without a CUDA toolkit; it knows no kernel by name. Objects keep what they came from alive.
-// What has been loaded stays loaded: a captured graph may still hold a kernel when its last Python handle is gone.
-// The GIL is released around driver calls, and no mutex is ever held while waiting for it.
+// Torch-free, abi3, built without a CUDA toolkit; it knows no kernel by name. The GIL is released around driver calls,
+// and no mutex is held while waiting for it.
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
 #endif
 #include <Python.h>
 
-#include <atomic>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
-#include <memory>
-#include <mutex>
 #include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "driver.h"
+#include "runtime.h"
 
 namespace {
 
 PyObject* LaunchError;     // RuntimeError: a driver call failed
 PyObject* DriverNotFound;  // LaunchError: no usable driver library
+PyTypeObject *library_type, *kernel_type;
 
-constexpr size_t MAX_PARAMS = 64;         // kernel parameters
-constexpr size_t MAX_TENSOR_MAPS = 16;    // of them, tensor maps
-constexpr int MAX_RANK = 5;               // dimensions of a tensor map
-constexpr int LAUNCH_VALUES = 5;          // device, stream, grid x, y, z
-constexpr unsigned PORTABLE_SHARED = 48 * 1024, PORTABLE_CLUSTER = 8;
+constexpr int LAUNCH_VALUES = 5;  // device, stream, grid x, y, z
 
 struct ReleaseGil {
   PyThreadState* state = PyEval_SaveThread();
   ~ReleaseGil() { PyEval_RestoreThread(state); }
 };
 
-struct Ref {  // an owned reference
-  PyObject* object = nullptr;
-  explicit Ref(PyObject* o) : object(o) { Py_XINCREF(o); }
-  Ref(const Ref&) = delete;
-  Ref& operator=(const Ref&) = delete;
-  ~Ref() { Py_XDECREF(object); }
-};
-
 template <class T>
 struct Object {
   PyObject_HEAD
-  T* state;
+  std::shared_ptr<T> state;
 };
 
 template <class T>
-T& state_of(PyObject* object) {
-  return *reinterpret_cast<Object<T>*>(object)->state;
+const std::shared_ptr<T>& state_of(PyObject* object) {
+  return reinterpret_cast<Object<T>*>(object)->state;
 }
 
 template <class T>
-PyObject* wrap(PyTypeObject* type, std::unique_ptr<T> state) {
+PyObject* wrap(PyTypeObject* type, std::shared_ptr<T> state) {
   PyObject* object = PyType_GenericAlloc(type, 0);
-  if (object) reinterpret_cast<Object<T>*>(object)->state = state.release();
+  if (object) new (&reinterpret_cast<Object<T>*>(object)->state) std::shared_ptr<T>(std::move(state));
   return object;
 }
 
 template <class T>
 void dealloc(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  delete reinterpret_cast<Object<T>*>(object)->state;
+  reinterpret_cast<Object<T>*>(object)->state.~shared_ptr();
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
   Py_DECREF(type);
-}
-
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
-
-template <class T>
-std::string join(const T* values, size_t count) {
-  std::string text = "(";
-  for (size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + ")";
 }
 
 PyObject* raise(PyObject* type, const std::string& text) {
@@ -88,264 +60,75 @@ PyObject* raise(PyObject* type, const std::string& text) {
   return nullptr;
 }
 
-// ---------------------------------------------------------------------------------------------------------- driver
+std::string quoted(const std::string& text) { return "'" + text + "'"; }
 
-struct Failure {  // what went wrong in code that runs without the GIL; ok while `call` is null
-  const char* call = nullptr;
-  CUresult code = CUDA_SUCCESS;
-  size_t param = MAX_PARAMS;  // the tensor map at fault
-  explicit operator bool() const { return call != nullptr; }
-};
-
-struct Driver {
-#define DECLARE(name, symbol, arguments) CUresult(*name) arguments = nullptr;
-  DRIVER_FUNCTIONS(DECLARE)
-#undef DECLARE
-  int devices = 0;
-  std::mutex mutex;
-  std::vector<std::atomic<CUcontext>> contexts;  // primary contexts, retained on first use
-
-  std::string describe(const char* call, CUresult code) const {
-    const char *name = nullptr, *text = nullptr;
-    GetErrorName(code, &name);
-    GetErrorString(code, &text);
-    return std::string(call) + " failed with " + (name ? name : "an unknown error") + " (" + std::to_string(code) +
-           (text ? std::string(": ") + text : "") + ")";
-  }
-
-  Failure context(int device, CUcontext* out) {
-    if ((*out = contexts[device].load(std::memory_order_acquire))) return {};
-    std::lock_guard<std::mutex> lock(mutex);
-    if ((*out = contexts[device].load())) return {};
-    CUdevice handle;
-    if (CUresult code = DeviceGet(&handle, device)) return {"cuDeviceGet", code};
-    if (CUresult code = DevicePrimaryCtxRetain(out, handle)) return {"cuDevicePrimaryCtxRetain", code};
-    contexts[device].store(*out, std::memory_order_release);
-    return {};
-  }
-};
-
-// Runs `body` with the primary context of a device current, and leaves the caller's context as it was.
-template <class Body>
-Failure with_context(Driver& driver, int device, Body body) {
-  CUcontext wanted, current = nullptr;
-  if (Failure failure = driver.context(device, &wanted)) return failure;
-  if (CUresult code = driver.CtxGetCurrent(&current)) return {"cuCtxGetCurrent", code};
-  if (current == wanted) return body();
-  if (CUresult code = driver.CtxPushCurrent(wanted)) return {"cuCtxPushCurrent", code};
-  Failure failure = body();
-  CUresult code = driver.CtxPopCurrent(&wanted);
-  if (!failure && code) failure = {"cuCtxPopCurrent", code};
-  return failure;
+template <class T>
+std::string join(const T* values, int count) {
+  std::string text = "(";
+  for (int i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + ")";
 }
+
+// ---------------------------------------------------------------------------------------------------------- driver
 
 PyObject* driver_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"path", nullptr};
   const char* path;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s:Driver", const_cast<char**>(names), &path)) return nullptr;
-  auto driver = std::make_unique<Driver>();
-  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
-    const char* cause = dlerror();
-    return raise(DriverNotFound, "no CUDA driver: tried to load " + quoted(path) + ": " + (cause ? cause : "no cause") +
-                                     "; install an NVIDIA driver");
-  }
-#define RESOLVE(name, symbol, arguments)                                                                         \
-  if (!(driver->name = reinterpret_cast<CUresult(*) arguments>(dlsym(handle, symbol))))                          \
-    return raise(DriverNotFound, "CUDA driver " + quoted(path) + " has no " symbol "; wanted a driver of CUDA 12.0 " \
-                                 "(525) or newer");
-  DRIVER_FUNCTIONS(RESOLVE)
-#undef RESOLVE
-  CUresult code;
-  const char* call = "cuInit";
+  auto driver = std::make_shared<Driver>();
+  std::string missing;
+  Failure failure;
   {
     ReleaseGil released;
-    code = driver->Init(0);
-    if (!code) {
-      call = "cuDeviceGetCount";
-      code = driver->DeviceGetCount(&driver->devices);
-    }
+    missing = driver->open(path);
+    if (missing.empty()) failure = driver->initialize();
   }
-  if (code && code != CUDA_ERROR_NO_DEVICE) return raise(LaunchError, driver->describe(call, code));
-  driver->contexts = std::vector<std::atomic<CUcontext>>(driver->devices);
+  if (!missing.empty()) return raise(DriverNotFound, missing);
+  if (failure) return raise(LaunchError, driver->describe(failure));
   return wrap(type, std::move(driver));
 }
 
 PyObject* driver_version(PyObject* self, PyObject*) {
-  Driver& driver = state_of<Driver>(self);
+  Driver& driver = *state_of<Driver>(self);
   int version = 0;
-  if (CUresult code = driver.DriverGetVersion(&version)) {
-    return raise(LaunchError, driver.describe("cuDriverGetVersion", code));
-  }
+  CUresult code = driver.DriverGetVersion(&version);
+  if (code) return raise(LaunchError, driver.describe({"cuDriverGetVersion", code}));
   return Py_BuildValue("(ii)", version / 1000, version % 1000 / 10);
 }
 
-PyObject* driver_device_count(PyObject* self, PyObject*) { return PyLong_FromLong(state_of<Driver>(self).devices); }
+PyObject* driver_device_count(PyObject* self, PyObject*) { return PyLong_FromLong(state_of<Driver>(self)->devices); }
 
 PyObject* driver_compute_capability(PyObject* self, PyObject* argument) {
-  Driver& driver = state_of<Driver>(self);
+  Driver& driver = *state_of<Driver>(self);
   long device = PyLong_AsLong(argument);
   if (device == -1 && PyErr_Occurred()) return nullptr;
   CUdevice handle;
-  if (CUresult code = driver.DeviceGet(&handle, static_cast<int>(device))) {
-    return raise(LaunchError, driver.describe("cuDeviceGet", code) + ": device " + std::to_string(device) + " of " +
-                                  std::to_string(driver.devices));
-  }
   int major = 0, minor = 0;
-  CUresult code = driver.DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle);
+  CUresult code = driver.DeviceGet(&handle, static_cast<int>(device));
+  if (!code) code = driver.DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle);
   if (!code) code = driver.DeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle);
-  if (code) return raise(LaunchError, driver.describe("cuDeviceGetAttribute", code));
-  return Py_BuildValue("(ii)", major, minor);
+  if (!code) return Py_BuildValue("(ii)", major, minor);
+  return raise(LaunchError, driver.describe({"cuDeviceGetAttribute", code}) + " for device " + std::to_string(device) +
+                                " of " + std::to_string(driver.devices));
 }
-
-// --------------------------------------------------------------------------------------------------------- library
-
-struct Library {
-  Ref owner;
-  Driver& driver;
-  std::string name;
-  CUlibrary handle = nullptr;
-  // The driver may compile PTX as late as the first use of a kernel, so the log lives as long as the library.
-  char errors[8192] = "", infos[1024] = "";
-  int options[4] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
-                    CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
-  void* values[4] = {errors, reinterpret_cast<void*>(sizeof errors), infos, reinterpret_cast<void*>(sizeof infos)};
-
-  Library(PyObject* owner, std::string name) : owner(owner), driver(state_of<Driver>(owner)), name(std::move(name)) {}
-
-  std::string log() const {
-    return std::string(*errors ? "\ncompiler errors:\n" : "") + errors + (*infos ? "\ncompiler log:\n" : "") + infos;
-  }
-};
-
-PyTypeObject *library_type, *kernel_type;
 
 PyObject* driver_load(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"image", "name", nullptr};
   PyObject* image;
   const char* name;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ss:load", const_cast<char**>(names), &image, &name)) return nullptr;
-  auto library = std::make_unique<Library>(self, name);
-  const char* code_bytes = PyBytes_AsString(image);  // NUL-terminated by Python, as the driver wants PTX text
-  CUresult code;
+  auto library = std::make_shared<Library>(state_of<Driver>(self), name);
+  const char* bytes = PyBytes_AsString(image);  // ends with a NUL, as the driver wants of PTX
+  Failure failure;
   {
     ReleaseGil released;
-    code = library->driver.LibraryLoadData(&library->handle, code_bytes, library->options, library->values, 4, nullptr,
-                                           nullptr, 0);
+    failure = library->load(bytes);
   }
-  if (code) {
-    return raise(LaunchError, library->driver.describe("cuLibraryLoadData", code) + " for kernel library " +
-                                  quoted(library->name) + library->log());
-  }
-  return wrap(library_type, std::move(library));
+  if (!failure) return wrap(library_type, std::move(library));
+  return raise(LaunchError, library->driver->describe(failure) + " for kernel " + quoted(name) + library->log());
 }
 
-// ---------------------------------------------------------------------------------------------------------- kernel
-
-enum Kind { POINTER, U32, I32, U64, I64, F32, F64, TENSOR_MAP };
-constexpr const char* KINDS[] = {"pointer", "u32", "i32", "u64", "i64", "f32", "f64", "tensor_map"};
-
-struct Param {
-  std::string name;
-  Kind kind = POINTER;
-  size_t slot = 0;  // index among the tensor maps, or among the scalars
-  // of a tensor map, in the driver's numbers:
-  int dtype = 0, element_bytes = 1, rank = 0, swizzle = 0, l2_promotion = 0, oob_fill = 0;
-  uint32_t box[MAX_RANK] = {};
-
-  int values() const { return kind == TENSOR_MAP ? 2 * rank : 1; }
-};
-
-struct MapValues {  // what a call says about a tensor map
-  uint64_t address, sizes[MAX_RANK], strides[MAX_RANK];
-};
-
-struct Frame {  // the parameters of one launch, on the caller's stack
-  CUtensorMap maps[MAX_TENSOR_MAPS];
-  MapValues map_values[MAX_TENSOR_MAPS];
-  uint64_t scalars[MAX_PARAMS];
-  void* pointers[MAX_PARAMS];
-};
-
-struct Kernel {
-  Ref owner;
-  Library& library;
-  Driver& driver;
-  std::string name;
-  CUkernel handle = nullptr;
-  std::vector<Param> params;
-  int values = 0;
-  unsigned block[3], cluster[3], shared_memory = 0;
-  bool pdl = false;
-  std::mutex mutex;
-  std::vector<std::atomic<CUfunction>> functions;  // by device, once prepared there
-
-  Kernel(PyObject* owner, std::string name)
-      : owner(owner), library(state_of<Library>(owner)), driver(library.driver), name(std::move(name)),
-        functions(driver.devices) {}
-
-  unsigned cluster_size() const { return cluster[0] * cluster[1] * cluster[2]; }
-
-  // Loads the kernel on a device and raises its limits there, once. The device's context is current.
-  Failure prepare(int device, CUfunction* out) {
-    if ((*out = functions[device].load(std::memory_order_acquire))) return {};
-    std::lock_guard<std::mutex> lock(mutex);
-    if ((*out = functions[device].load())) return {};
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // loading allocates, which a capture forbids in stricter modes
-    if (CUresult code = driver.ThreadExchangeStreamCaptureMode(&mode)) return {"cuThreadExchangeStreamCaptureMode", code};
-    Failure failure = load(device, out);
-    CUresult code = driver.ThreadExchangeStreamCaptureMode(&mode);
-    if (!failure && code) failure = {"cuThreadExchangeStreamCaptureMode", code};
-    if (!failure) functions[device].store(*out, std::memory_order_release);
-    return failure;
-  }
-
-  Failure load(int device, CUfunction* out) {
-    CUdevice target;
-    if (CUresult code = driver.DeviceGet(&target, device)) return {"cuDeviceGet", code};
-    if (shared_memory > PORTABLE_SHARED) {
-      CUresult code = driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                static_cast<int>(shared_memory), handle, target);
-      if (code) return {"cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)", code};
-    }
-    if (cluster_size() > PORTABLE_CLUSTER) {
-      CUresult code =
-          driver.KernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, handle, target);
-      if (code) return {"cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)", code};
-    }
-    if (CUresult code = driver.KernelGetFunction(out, handle)) return {"cuKernelGetFunction", code};
-    return {};
-  }
-
-  Failure run(int device, CUstream stream, const unsigned grid[3], Frame& frame) {
-    CUfunction function;
-    if (Failure failure = prepare(device, &function)) return failure;
-    static const uint32_t element_strides[MAX_RANK] = {1, 1, 1, 1, 1};
-    for (size_t i = 0; i < params.size(); ++i) {
-      const Param& p = params[i];
-      if (p.kind != TENSOR_MAP) continue;
-      const MapValues& v = frame.map_values[p.slot];
-      CUresult code = driver.TensorMapEncodeTiled(&frame.maps[p.slot], p.dtype, p.rank, reinterpret_cast<void*>(v.address),
-                                                  v.sizes, v.strides, p.box, element_strides, /*interleave=*/0,
-                                                  p.swizzle, p.l2_promotion, p.oob_fill);
-      if (code) return {"cuTensorMapEncodeTiled", code, i};
-    }
-    CUlaunchAttribute attributes[2] = {};
-    unsigned count = 0;
-    if (cluster_size() > 1) {
-      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-      std::memcpy(attributes[count++].value.words, cluster, sizeof cluster);
-    }
-    if (pdl) {
-      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-      attributes[count++].value.words[0] = 1;
-    }
-    CUlaunchConfig config = {grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_memory, stream, attributes,
-                             count};
-    if (CUresult code = driver.LaunchKernelEx(&config, function, frame.pointers, nullptr)) return {"cuLaunchKernelEx", code};
-    return {};
-  }
-};
+// ------------------------------------------------------------------------------------------------ values of a launch
 
 bool as_unsigned(PyObject* value, uint64_t maximum, uint64_t* out) {
   if (!PyLong_Check(value)) return false;
@@ -431,43 +214,27 @@ bool pack(const Kernel& kernel, PyObject* const* values, Frame& frame) {
   return true;
 }
 
-// Every rule of a tiled tensor map that these arguments break.
-std::string broken_rules(const Param& p, const MapValues& v) {
-  std::string text;
-  auto rule = [&](bool broken, const std::string& what) { text += broken ? "\n  " + what : ""; };
-  rule(v.address % 16, "the address must be a multiple of 16 bytes");
-  for (int i = 0; i < p.rank; ++i) {
-    std::string at = "[" + std::to_string(i) + "] must be ";
-    rule(v.sizes[i] < 1 || v.sizes[i] > uint64_t{1} << 32, "size" + at + "1 to 2^32 elements");
-    rule(p.box[i] < 1 || p.box[i] > 256, "box" + at + "1 to 256 elements");
-    if (i == 0) continue;
-    at = "stride[" + std::to_string(i) + "] must be ";
-    rule(v.strides[i - 1] % 16, at + "a multiple of 16 bytes");
-    rule(v.strides[i - 1] >= uint64_t{1} << 40, at + "below 2^40 bytes");
-  }
-  unsigned inner = p.box[0] * p.element_bytes, span = 16u << p.swizzle;
-  rule(inner % 16, "the inner box must be a multiple of 16 bytes");
-  rule(p.swizzle && inner > span, "the inner box must fit the swizzle span of " + std::to_string(span) + " bytes");
-  return text.empty() ? "\n  no rule known here is broken" : "\nbroken:" + text;
-}
+// ---------------------------------------------------------------------------------------------------------- kernel
 
 PyObject* raise_failure(const Kernel& kernel, const Failure& failure, int device, const unsigned* grid,
                         const Frame* frame) {
-  std::string text = kernel.driver.describe(failure.call, failure.code) + " for kernel " + quoted(kernel.name) +
+  std::string text = kernel.driver.describe(failure) + " for kernel " + quoted(kernel.name) +
                      " on device " + std::to_string(device);
   if (frame && failure.param < kernel.params.size()) {
     const Param& p = kernel.params[failure.param];
     const MapValues& v = frame->map_values[p.slot];
+    std::string rules = p.broken_rules(v);
     text += ", tensor map " + quoted(p.name) + ": address " + std::to_string(v.address) + ", sizes " +
             join(v.sizes, p.rank) + ", strides " + join(v.strides, p.rank - 1) + ", box " + join(p.box, p.rank) + ", " +
             std::to_string(p.element_bytes) + "-byte elements, data type " + std::to_string(p.dtype) + ", swizzle " +
-            std::to_string(p.swizzle) + ", L2 promotion " + std::to_string(p.l2_promotion) + broken_rules(p, v);
+            std::to_string(p.swizzle) + ", L2 promotion " + std::to_string(p.l2_promotion) + "; rules broken:" +
+            (rules.empty() ? " none known here" : rules);
   } else if (grid) {
     text += ": grid " + join(grid, 3) + ", block " + join(kernel.block, 3) + ", cluster " + join(kernel.cluster, 3) +
             ", dynamic shared memory " + std::to_string(kernel.shared_memory) + " bytes" +
             (kernel.pdl ? ", programmatic dependent launch" : "");
   }
-  return raise(LaunchError, text + kernel.library.log());
+  return raise(LaunchError, text + kernel.library->log());
 }
 
 PyObject* raise_count(const Kernel& kernel, Py_ssize_t got) {
@@ -494,7 +261,7 @@ bool as_device(const Kernel& kernel, PyObject* value, int* out) {
 }
 
 PyObject* kernel_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  Kernel& kernel = state_of<Kernel>(self);
+  Kernel& kernel = *state_of<Kernel>(self);
   if (count != LAUNCH_VALUES + kernel.values) return raise_count(kernel, count);
   int device;
   uint64_t stream, size;
@@ -511,8 +278,8 @@ PyObject* kernel_launch(PyObject* self, PyObject* const* args, Py_ssize_t count)
     Failure failure;
     {
       ReleaseGil released;
-      failure = with_context(kernel.driver, device,
-                             [&] { return kernel.run(device, reinterpret_cast<CUstream>(stream), grid, frame); });
+      failure = kernel.driver.on_device(
+          device, [&] { return kernel.launch(device, reinterpret_cast<CUstream>(stream), grid, frame); });
     }
     if (failure) return raise_failure(kernel, failure, device, grid, &frame);
   }
@@ -525,14 +292,14 @@ bool prepare(Kernel& kernel, PyObject* argument, int* device) {
   {
     ReleaseGil released;
     CUfunction function;
-    failure = with_context(kernel.driver, *device, [&] { return kernel.prepare(*device, &function); });
+    failure = kernel.driver.on_device(*device, [&] { return kernel.prepare(*device, &function); });
   }
   return !failure || raise_failure(kernel, failure, *device, nullptr, nullptr);
 }
 
 PyObject* kernel_prepare(PyObject* self, PyObject* argument) {
   int device;
-  if (!prepare(state_of<Kernel>(self), argument, &device)) return nullptr;
+  if (!prepare(*state_of<Kernel>(self), argument, &device)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -540,28 +307,20 @@ PyObject* kernel_attributes(PyObject* self, PyObject* argument) {
   static constexpr int attributes[] = {CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
                                        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
                                        CU_FUNC_ATTRIBUTE_BINARY_VERSION};
-  Kernel& kernel = state_of<Kernel>(self);
+  Kernel& kernel = *state_of<Kernel>(self);
   int device, values[5];
   if (!prepare(kernel, argument, &device)) return nullptr;
   Failure failure;
   {
     ReleaseGil released;
-    failure = with_context(kernel.driver, device, [&]() -> Failure {
-      CUdevice target;
-      if (CUresult code = kernel.driver.DeviceGet(&target, device)) return {"cuDeviceGet", code};
-      for (int i = 0; i < 5; ++i) {
-        CUresult code = kernel.driver.KernelGetAttribute(&values[i], attributes[i], kernel.handle, target);
-        if (code) return {"cuKernelGetAttribute", code};
-      }
-      return {};
-    });
+    failure = kernel.driver.on_device(device, [&] { return kernel.attributes(device, attributes, 5, values); });
   }
   if (failure) return raise_failure(kernel, failure, device, nullptr, nullptr);
   return Py_BuildValue("{sisisisisi}", "registers", values[0], "local_bytes", values[1], "shared_bytes", values[2],
                        "max_threads", values[3], "binary_version", values[4]);
 }
 
-PyObject* kernel_name(PyObject* self, void*) { return PyUnicode_FromString(state_of<Kernel>(self).name.c_str()); }
+PyObject* kernel_name(PyObject* self, void*) { return PyUnicode_FromString(state_of<Kernel>(self)->name.c_str()); }
 
 // A parameter is (name, kind), or for a tensor map (name, kind, dtype, element bytes, box, swizzle, L2 promotion, fill).
 bool parse_param(const Kernel& kernel, PyObject* spec, Param* param) {
@@ -620,22 +379,20 @@ PyObject* library_kernel(PyObject* self, PyObject* args, PyObject* kwargs) {
                                    &cluster[2], &shared_memory, &pdl)) {
     return nullptr;
   }
-  auto kernel = std::make_unique<Kernel>(self, entry);
+  auto kernel = std::make_shared<Kernel>(state_of<Library>(self), entry);
   std::memcpy(kernel->block, block, sizeof block);
   std::memcpy(kernel->cluster, cluster, sizeof cluster);
   kernel->shared_memory = shared_memory;
   kernel->pdl = pdl;
   if (!parse_params(*kernel, params)) return nullptr;
-  CUresult code;
+  Failure failure;
   {
     ReleaseGil released;
-    code = kernel->driver.LibraryGetKernel(&kernel->handle, kernel->library.handle, entry);
+    failure = kernel->find();
   }
-  if (code) {
-    return raise(LaunchError, kernel->driver.describe("cuLibraryGetKernel", code) + " for kernel " + quoted(entry) +
-                                  " in library " + quoted(kernel->library.name) + kernel->library.log());
-  }
-  return wrap(kernel_type, std::move(kernel));
+  if (!failure) return wrap(kernel_type, std::move(kernel));
+  return raise(LaunchError, kernel->driver.describe(failure) + " for kernel " + quoted(entry) + " in the image of " +
+                                quoted(kernel->library->name) + kernel->library->log());
 }
 
 // ---------------------------------------------------------------------------------------------------------- module
