@@ -35,7 +35,7 @@ from pyptx_ops.tables import table
 
 @dataclass(frozen=True)
 class Size:
-    """Shapes of a run: ``layers`` of each model, ``batch`` sequences of ``prompt`` tokens, then ``steps`` decoded."""
+    """A run: the models' configs, ``batch`` sequences of ``prompt`` tokens, then ``steps`` tokens decoded."""
 
     mixtral: dict[str, Any]
     qwen3_moe: dict[str, Any]
@@ -46,17 +46,21 @@ class Size:
 
 
 # The layer shapes of Mixtral-8x7B and of Qwen3-30B-A3B.
-_MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
-_MIXTRAL |= {"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}
+_MIXTRAL = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+}
 _QWEN3 = {
     "hidden_size": 2048,
     "moe_intermediate_size": 768,
     "num_attention_heads": 32,
     "num_key_value_heads": 4,
     "head_dim": 128,
-}
-_QWEN3 |= {
-    "intermediate_size": 6144,
     "num_experts": 128,
     "num_experts_per_tok": 8,
     "norm_topk_prob": True,
@@ -73,9 +77,7 @@ _SMALL = {
 SIZES = {
     "small": Size(
         mixtral=_SMALL | {"intermediate_size": 448, "num_local_experts": 8, "num_experts_per_tok": 2},
-        qwen3_moe=_QWEN3
-        | _SMALL
-        | {"intermediate_size": 512, "moe_intermediate_size": 128, "num_experts": 16, "head_dim": 64},
+        qwen3_moe=_QWEN3 | _SMALL | {"moe_intermediate_size": 128, "num_experts": 16, "head_dim": 64},
         batch=2,
         prompt=92,
         steps=4,
