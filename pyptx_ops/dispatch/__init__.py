@@ -31,31 +31,32 @@ class Route:
     why: str
 
 
-_routes: dict[int, Route] = {}
-_warned: set[str] = set()
+class _CudaRoutes(dict[int, Route]):
+    """By device index, found out on first use."""
 
-
-def route(device: torch.device | str | int) -> Route:
-    """Says whether the ops run kernels or the reference path on a device. Cached per device."""
-    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if device.type != "cuda":
-        return Route("reference", None, f"{device.type} tensors take the reference path")
-    index = torch.cuda.current_device() if device.index is None else device.index
-    found = _routes.get(index)
-    if found is None:
-        found = _routes[index] = _cuda_route(index)
+    def __missing__(self, index: int) -> Route:
+        self[index] = found = _cuda_route(index)
         if found.path == "reference" and found.why not in _warned:
             _warned.add(found.why)
             warnings.warn(f"pyptx_ops runs its reference path: {found.why}", RuntimeWarning, stacklevel=2)
-    return found
+        return found
+
+
+_routes = _CudaRoutes()
+_warned: set[str] = set()
+
+
+def route(device: torch.device | str) -> Route:
+    """Says whether the ops run kernels or the reference path on a device, and why. Cached per device."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return Route("reference", None, f"{device.type} tensors take the reference path")
+    return _routes[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def runs_kernels(tensor: torch.Tensor) -> bool:
     """Whether an op on this tensor launches kernels: a CUDA device that has them, and a dtype that they take."""
-    if not tensor.is_cuda or tensor.dtype not in KERNEL_DTYPES:
-        return False
-    index = tensor.get_device()
-    return (_routes.get(index) or route(index)).path == "kernel"
+    return tensor.dtype in KERNEL_DTYPES and tensor.is_cuda and _routes[tensor.get_device()].path == "kernel"
 
 
 def family(name: str) -> ModuleType:

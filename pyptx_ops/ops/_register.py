@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 __all__ = ["LIBRARY", "register", "register_inplace"]
 
@@ -60,7 +61,8 @@ def register(
     function = _function(op, run, save, backward)
 
     def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (_grad_enabled() and _any_requires_grad(*args)):
+        # Inside a forward-mode level any argument may have a tangent, which the node refuses and would not drop.
+        if not (_grad_enabled() and _any_requires_grad(*args)) and forward_ad._current_level < 0:
             if keyset.raw_repr() in _PLAIN:
                 return run(*args, **kwargs)
             with _below_autograd():
@@ -135,17 +137,24 @@ def _function(
     def gradients(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         return (*backward(ctx, *grads), None, None)
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
-    node = type(f"Pyptx_{op._opname}", (torch.autograd.Function,), members)
+    def forward_at_level(ctx: Any, *inputs: Any) -> Any:
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # the levels below record this call too
+            return forward(ctx, *inputs)
+
+    def node(base: type, forward: Callable[..., Any]) -> Any:
+        members = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}
+        return type(f"Pyptx_{op._opname}", (base,), members)
+
+    plain = node(torch.autograd.Function, forward)
     # Inside torch.func transforms this kernel runs once per level, already below the transform's own dispatch: it adds
     # a node to that level only, which torch.autograd.Function would refuse.
-    level_node = type(f"Pyptx_{op._opname}", (torch.autograd.function._SingleLevelFunction,), members)
+    at_level = node(torch.autograd.function._SingleLevelFunction, forward_at_level)
 
     def apply(*inputs: Any) -> Any:
         if not torch._C._are_functorch_transforms_active():
-            return node.apply(*inputs)
+            return plain.apply(*inputs)
         with enable_single_level_autograd_function():
-            return level_node.apply(*inputs)
+            return at_level.apply(*inputs)
 
     return apply
 

@@ -18,4 +18,3 @@ def device(request):
 @pytest.fixture(autouse=True)
 def seed(request):
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
-

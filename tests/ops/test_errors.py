@@ -1,0 +1,175 @@
+"""Bad input is refused before anything is computed or written, naming the argument, what it is and what is taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pyptx_ops
+from tests.ops.inputs import ends, randn
+
+BF16 = torch.bfloat16
+
+
+def good(op, device):
+    def t(*shape):
+        return randn(*shape, device=device, dtype=BF16)
+
+    return {
+        "gemm": lambda: dict(a=t(6, 8), b=t(8, 4), bias=t(4)),
+        "grouped_gemm": lambda: dict(a=t(6, 8), b=t(3, 8, 4), offs=ends(1, 1, 5, device=device), bias=t(3, 4)),
+        "rms_norm": lambda: dict(x=t(6, 8), weight=t(8)),
+        "fused_add_rms_norm": lambda: dict(x=t(6, 8), residual=t(6, 8), weight=t(8)),
+        "fused_add_rms_norm_": lambda: dict(x=t(6, 8), residual=t(6, 8), weight=t(8)),
+        "silu_and_mul": lambda: dict(x=t(6, 8)),
+        "swiglu": lambda: dict(gate=t(6, 8), up=t(6, 8), offs=ends(2, 5, device=device)),
+    }[op]()
+
+
+def other_shape(*shape):
+    return lambda t: t.new_zeros(shape)
+
+
+def to(dtype):
+    return lambda t: t.to(dtype)
+
+
+def elsewhere(t):
+    return t.to("cpu" if t.is_cuda else "meta")
+
+
+NORM = [
+    ("x", to(torch.int32), TypeError, r"x has dtype torch\.int32, wanted .*bfloat16"),
+    ("x", to(torch.complex64), TypeError, r"x has dtype torch\.complex64"),
+    ("x", other_shape(), ValueError, r"x has shape \(\), wanted \(\.\.\., H\)"),
+    ("x", other_shape(6, 0), ValueError, r"x has shape \(6, 0\), wanted .*H >= 1"),
+    ("weight", other_shape(9), ValueError, r"weight has shape \(9,\), wanted \(H,\) with H = 8"),
+    ("weight", other_shape(1, 8), ValueError, r"weight has shape \(1, 8\)"),
+    ("weight", to(torch.int64), TypeError, r"weight has dtype torch\.int64"),
+    ("weight", elsewhere, ValueError, r"weight is on \w+(:\d)?, wanted \w+"),
+    ("eps", lambda _: -1e-6, ValueError, r"eps is -1e-06, wanted"),
+    ("eps", lambda _: float("nan"), ValueError, r"eps is nan, wanted"),
+]
+ADD_NORM = [
+    *NORM,
+    ("residual", to(torch.float32), TypeError, r"residual has dtype torch\.float32, wanted torch\.bfloat16 like x"),
+    ("residual", other_shape(5, 8), ValueError, r"residual has shape \(5, 8\), wanted \(6, 8\) like x"),
+    ("residual", other_shape(8), ValueError, r"residual has shape \(8,\), wanted \(6, 8\) like x"),
+    ("residual", elsewhere, ValueError, r"residual is on"),
+]
+BAD = {
+    "gemm": [
+        ("a", to(torch.int8), TypeError, r"a has dtype torch\.int8, wanted .*bfloat16"),
+        ("a", other_shape(), ValueError, r"a has shape \(\), wanted \(\.\.\., K\)"),
+        ("b", to(torch.float16), TypeError, r"b has dtype torch\.float16, wanted torch\.bfloat16 like a"),
+        ("b", other_shape(7, 4), ValueError, r"b has shape \(7, 4\), wanted \(K, N\) with K = 8"),
+        ("b", other_shape(8), ValueError, r"b has shape \(8,\), wanted \(K, N\)"),
+        ("b", other_shape(2, 8, 4), ValueError, r"b has shape \(2, 8, 4\), wanted \(K, N\)"),
+        ("b", elsewhere, ValueError, r"b is on"),
+        ("bias", to(torch.float32), TypeError, r"bias has dtype torch\.float32, wanted torch\.bfloat16"),
+        ("bias", other_shape(5), ValueError, r"bias has shape \(5,\), wanted \(N,\) with N = 4"),
+        ("bias", other_shape(1, 4), ValueError, r"bias has shape \(1, 4\)"),
+        ("bias", elsewhere, ValueError, r"bias is on"),
+        ("out_dtype", lambda _: torch.float16, TypeError, r"out_dtype is torch\.float16, wanted None, .*bfloat16"),
+    ],
+    "grouped_gemm": [
+        ("a", to(torch.int32), TypeError, r"a has dtype torch\.int32"),
+        ("a", other_shape(3, 6, 8), ValueError, r"a has shape \(3, 6, 8\) and b \(3, 8, 4\); only .*2D x 3D"),
+        ("b", other_shape(8, 4), ValueError, r"b \(8, 4\); only a \(M, K\) with b \(G, K, N\)"),
+        ("b", to(torch.float32), TypeError, r"b has dtype torch\.float32, wanted torch\.bfloat16 like a"),
+        ("b", other_shape(3, 4, 8), ValueError, r"b has shape \(3, 4, 8\), wanted \(G, K, N\) with K = 8"),
+        ("b", elsewhere, ValueError, r"b is on"),
+        ("offs", lambda _: None, ValueError, r"offs is None, wanted int32 \(G,\)"),
+        ("offs", to(torch.int64), TypeError, r"offs has dtype torch\.int64, wanted torch\.int32"),
+        ("offs", to(torch.float32), TypeError, r"offs has dtype torch\.float32"),
+        ("offs", other_shape(4), ValueError, r"offs has shape \(4,\), wanted \(G,\) with G = 3"),
+        ("offs", other_shape(0), ValueError, r"offs has shape \(0,\)"),
+        ("offs", other_shape(1, 3), ValueError, r"offs has shape \(1, 3\)"),
+        ("offs", elsewhere, ValueError, r"offs is on"),
+        ("bias", other_shape(4), ValueError, r"bias has shape \(4,\), wanted \(G, N\) = \(3, 4\)"),
+        ("bias", other_shape(3, 5), ValueError, r"bias has shape \(3, 5\)"),
+        ("bias", to(torch.float32), TypeError, r"bias has dtype torch\.float32"),
+        ("bias", elsewhere, ValueError, r"bias is on"),
+        ("out_dtype", lambda _: torch.float64, TypeError, r"out_dtype is torch\.float64"),
+    ],
+    "rms_norm": NORM,
+    "fused_add_rms_norm": ADD_NORM,
+    "fused_add_rms_norm_": ADD_NORM,
+    "silu_and_mul": [
+        ("x", to(torch.int32), TypeError, r"x has dtype torch\.int32"),
+        ("x", other_shape(6, 7), ValueError, r"x has shape \(6, 7\), wanted \(\.\.\., 2 d\)"),
+        ("x", other_shape(), ValueError, r"x has shape \(\)"),
+    ],
+    "swiglu": [
+        ("gate", to(torch.uint8), TypeError, r"gate has dtype torch\.uint8"),
+        ("up", to(torch.float16), TypeError, r"up has dtype torch\.float16, wanted torch\.bfloat16 like gate"),
+        ("up", other_shape(6, 4), ValueError, r"up has shape \(6, 4\), wanted \(6, 8\) like gate"),
+        ("up", other_shape(6, 1), ValueError, r"up has shape \(6, 1\)"),
+        ("up", elsewhere, ValueError, r"up is on"),
+        ("offs", to(torch.int64), TypeError, r"offs has dtype torch\.int64, wanted torch\.int32"),
+        ("offs", other_shape(0), ValueError, r"offs has shape \(0,\), wanted \(G,\) with G >= 1"),
+        ("offs", other_shape(2, 1), ValueError, r"offs has shape \(2, 1\)"),
+        ("offs", elsewhere, ValueError, r"offs is on"),
+    ],
+}
+CASES = [(op, *case) for op, cases in BAD.items() for case in cases]
+
+
+@pytest.mark.parametrize("op, argument, spoil, error, message", CASES, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize("where", ["eager", "grad", "fake"])
+def test_refused(device, op, argument, spoil, error, message, where):
+    arguments = good(op, device)
+    arguments[argument] = spoil(arguments.get(argument))
+    kept = {name: t.clone() for name, t in arguments.items() if isinstance(t, torch.Tensor) and t.device.type == device}
+    if where == "grad" and op.endswith("_"):
+        pytest.skip("no derivative")
+    if where == "fake":
+        if spoil is elsewhere:
+            pytest.skip("fake tensors of two devices are refused by torch itself")
+        with torch._subclasses.FakeTensorMode() as mode:
+            arguments = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+            with pytest.raises(error, match=f"^{op}: .*{message}"):
+                getattr(pyptx_ops, op)(**arguments)
+        return
+    if where == "grad":
+        for value in arguments.values():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                value.requires_grad_()
+    with pytest.raises(error, match=f"^{op}: .*{message}"):
+        getattr(pyptx_ops, op)(**arguments)
+    for name, before in kept.items():
+        assert torch.equal(arguments[name], before), name
+
+
+@pytest.mark.parametrize("op", BAD)
+def test_the_good_ones_are_taken(device, op):
+    getattr(pyptx_ops, op)(**good(op, device))
+
+
+@pytest.mark.parametrize("op", ["grouped_gemm", "swiglu"])
+@pytest.mark.parametrize(
+    "offs, message",
+    [
+        ((-1, 2, 5), r"offs is negative: offs\[0\] = -1"),
+        ((1, -3, 5), r"offs is negative: offs\[1\] = -3"),
+        ((4, 2, 5), r"offs is decreasing: offs\[1\] = 2 < 4"),
+        ((1, 2, 7), r"offs\[-1\] is 7, wanted at most 6"),
+    ],
+)
+def test_values_of_offs_on_a_cpu(op, offs, message):
+    arguments = good(op, "cpu") | dict(offs=ends(*offs, device="cpu"))
+    with pytest.raises(ValueError, match=f"^{op}: {message}"):
+        getattr(pyptx_ops, op)(**arguments)
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm", "fused_add_rms_norm_"])
+def test_an_offset_needs_a_weight(device, op):
+    arguments = good(op, device) | dict(weight=None, weight_offset=1.0)
+    with pytest.raises(ValueError, match=r"weight_offset is 1\.0, wanted 0"):
+        getattr(pyptx_ops, op)(**arguments)
+
+
+def test_offs_of_swiglu_needs_rows(device):
+    gate = randn(2, 3, 4, device=device)
+    with pytest.raises(ValueError, match=r"gate has shape \(2, 3, 4\), wanted \(rows, d\) where offs is given"):
+        pyptx_ops.swiglu(gate, gate, ends(2, device=device))
