@@ -210,6 +210,29 @@ def test_index_dtype_and_weights_dtype():
     assert_rows_close(out, truth(experts, x, index, weights))
 
 
+def test_states_wider_than_weights():
+    """As in the library, fp32 states (of an fp32 norm) meet bf16 weights in bf16; the result is the states' dtype."""
+    experts = make_experts(dtype=torch.bfloat16)
+    x, index, weights = inputs(9, 2)
+    out = experts(x, index, weights)
+    assert out.dtype == torch.float32
+    assert_rows_close(out.bfloat16(), truth(experts, x.bfloat16(), index, weights))
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda f: "-".join(k for k, v in f.items() if v) or "plain")
+def test_autocast(flags, device):
+    """fp32 weights under autocast: bf16 inside, as the library's own linears."""
+    experts = make_experts(device=device, **flags)
+    x, index, weights = inputs(13, 2, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        out = experts(x, index, weights)
+    assert out.dtype == torch.float32
+    expected = truth(experts, x, index, weights)
+    # Two roundings more than assert_rows_close counts: of the states and of the weights.
+    error = (out.double() - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert 2.0**-24 < error.max() <= 10 * 2.0**-9
+
+
 def test_inputs_are_left_alone_and_result_repeats():
     experts = make_experts()
     args = inputs(23, 3)
@@ -229,6 +252,16 @@ def test_compile_once_for_all_token_counts(dtype):
         args = inputs(tokens, 2, dtype)
         torch.testing.assert_close(compiled(*args), experts(*args), rtol=0, atol=0)
     assert counter.frame_count == 1
+
+
+def test_export():
+    experts = make_experts(has_bias=True)
+    tokens = torch.export.Dim("tokens", min=1, max=4096)
+    args = inputs(7, 2)
+    program = torch.export.export(experts, args, dynamic_shapes=({0: tokens}, {0: tokens}, {0: tokens}))
+    for count in (7, 33):
+        args = inputs(count, 2)
+        assert torch.equal(program.module()(*args), experts(*args))
 
 
 def test_cuda_graph():

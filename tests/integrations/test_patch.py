@@ -276,6 +276,40 @@ def test_gradients(build, ids):
         assert (ours[name] - g).norm() <= bound, name
 
 
+def test_gradient_checkpointing(build, ids):
+    model = build().to(ids.device).train()
+    pyptx_ops.patch(model)
+    grads = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
+        model.zero_grad()
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    plain, checkpointed = grads
+    assert plain.keys() == checkpointed.keys()
+    assert all(torch.equal(plain[name], checkpointed[name]) for name in plain)
+
+
+def test_autocast(build, ids):
+    """fp32 parameters under autocast: no further from fp64 than twice the library's own."""
+    model = build().to(ids.device).eval()
+    exact = copy.deepcopy(model).double()
+    exact.set_experts_implementation("eager")
+    with recorded_routes(exact) as routes:
+        expected = logits(exact, ids)
+    errors = []
+    model.set_experts_implementation("eager")  # the library's grouped_mm knows nothing of autocast
+    for prepare in (lambda m: None, pyptx_ops.patch):
+        prepare(model)
+        with torch.autocast(ids.device.type, torch.bfloat16), pinned_routes(model, routes):
+            out = logits(model, ids)
+        errors.append(((out.double() - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
+    theirs, ours = errors
+    assert ours <= 2 * theirs
+
+
 def test_frozen_parameters_stay_frozen(mixtral, ids):
     model = mixtral().to(ids.device)
     model.requires_grad_(False)
