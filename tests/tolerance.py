@@ -52,18 +52,23 @@ def silu_bound(truth: Tensor, gate: Tensor, dtype: torch.dtype) -> Tensor:
     return truth.abs() * relative + rounding_bound(truth * (1 + relative), dtype) + flushed
 
 
+def excess(actual: Tensor, truth: Tensor, bound: Tensor | float) -> Tensor:
+    """Error over bound of every element: at most 1 where it is within. Infinite for a NaN or infinity in one only."""
+    error = (actual.double() - truth.double()).abs()
+    same = (actual.double() == truth.double()) | (actual.isnan() & truth.isnan())
+    ratio = torch.where(same, 0.0, error / torch.as_tensor(bound, device=error.device).double().clamp_min(1e-300))
+    return ratio.nan_to_num(nan=math.inf)
+
+
 def assert_within(actual: Tensor, truth: Tensor, bound: Tensor | float, what: str = "result") -> None:
     """Every element of `actual` is finite and within `bound` of `truth` (an infinity or NaN must be one in both)."""
     assert actual.shape == truth.shape, f"{what}: shape {tuple(actual.shape)}, wanted {tuple(truth.shape)}"
     if actual.numel() == 0:
         return
-    error = (actual.double() - truth.double()).abs()
-    same = (actual.double() == truth.double()) | (actual.isnan() & truth.isnan())
-    excess = torch.where(same, 0.0, error / torch.as_tensor(bound, device=error.device).double().clamp_min(1e-300))
-    excess = excess.nan_to_num(nan=math.inf)
-    worst = int(excess.argmax())
+    ratio = excess(actual, truth, bound)
+    worst = int(ratio.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), actual.shape))
-    assert excess.flatten()[worst] <= 1, (
-        f"{what}: {int((excess > 1).sum())} of {actual.numel()} elements out of bound; worst at {index}: "
-        f"{actual[index].item()!r}, wanted {truth[index].item()!r}, {excess[index].item():.3g} times the bound"
+    assert ratio.flatten()[worst] <= 1, (
+        f"{what}: {int((ratio > 1).sum())} of {actual.numel()} elements out of bound; worst at {index}: "
+        f"{actual[index].item()!r}, wanted {truth[index].item()!r}, {ratio[index].item():.3g} times the bound"
     )

@@ -1,0 +1,59 @@
+"""Calls that run with a GEMM config of our choice instead of the selector's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.timing import Call
+from pyptx_ops.dispatch import gemm as host
+from pyptx_ops.kernels.configs import GemmConfig
+from pyptx_ops.kernels.hopper.tuning import gemm as tuning
+from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
+
+__all__ = ["candidates", "forced", "pinned"]
+
+
+@contextmanager
+def forced(config: GemmConfig) -> Iterator[None]:
+    """Every gemm and grouped_gemm inside the block runs this config. Plans made there do not outlive it."""
+    kept_select, kept_plans = host.select, dict(host._plans)
+    host._plans.clear()
+    host.select = lambda problem, sms=tuning.SMS: config  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        host.select = kept_select
+        host._plans.clear()
+        host._plans.update(kept_plans)
+
+
+def pinned(call: Call, config: GemmConfig) -> Call:
+    """The call with a config that is settled now, so that later calls cost what a call with a cached plan costs."""
+    with forced(config):
+        call()
+        plans = dict(host._plans)
+
+    def run() -> object:
+        host._plans.clear()
+        host._plans.update(plans)
+        try:
+            return call()
+        finally:
+            host._plans.clear()
+
+    return run
+
+
+def candidates(problem: GemmProblem) -> list[GemmConfig]:
+    """Every config that can compute a problem."""
+
+    def fits(config: GemmConfig) -> bool:
+        majors = (config.y_major, config.x_major) if config.swap else (config.x_major, config.y_major)
+        return (
+            config.dtype == problem.dtype
+            and config.grouped == (problem.groups > 0)
+            and majors == (problem.token_major, problem.weight_major)
+        )
+
+    return [config for config in tuning.configs() if fits(config)]
