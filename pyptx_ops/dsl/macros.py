@@ -32,10 +32,8 @@ def elect_one() -> Pred:
 
 
 def ceil_div(value: Reg, divisor: int) -> Reg:
-    """⌈value / divisor⌉ for a power of two: add, shr."""
-    if divisor & (divisor - 1):
-        raise ValueError(f"ceil_div takes a power of two, got {divisor}")
-    return (value + (divisor - 1)) >> (divisor.bit_length() - 1)
+    """⌈value / divisor⌉ for a literal divisor, which ptxas turns into shifts or a product: add, div."""
+    return (value + (divisor - 1)) // divisor
 
 
 def warp_inclusive_sum(value: Reg, lane: Reg) -> Reg:

@@ -18,6 +18,7 @@ class GemmConfig:
     swap: X holds the weights and Y the tokens, so the tile is written transposed; for few tokens.
     grouped: tokens are ragged groups given by `offs`, each with weights of its own.
     split_k: CTAs of a cluster that share a tile's K blocks and add their parts through distributed shared memory.
+    blocks_per_sm: resident CTAs per SM that registers and shared memory leave room for: 1, or 2 for small tiles.
     """
 
     dtype: Literal["bf16", "f16"]
@@ -29,6 +30,7 @@ class GemmConfig:
     swap: bool = False
     grouped: bool = False
     split_k: int = 1
+    blocks_per_sm: int = 1
     tile_k: int = 64
 
     @property
@@ -36,18 +38,14 @@ class GemmConfig:
         kind = "grouped_gemm" if self.grouped else "gemm"
         swap = "_swap" if self.swap else ""
         split = f"_split{self.split_k}" if self.split_k > 1 else ""
-        majors = f"x{self.x_major}_y{self.y_major}"
-        return f"{kind}_{self.dtype}_{majors}_{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}{swap}{split}"
+        blocks = f"_b{self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{kind}_{self.dtype}_x{self.x_major}_y{self.y_major}_{tile}_s{self.stages}{swap}{split}{blocks}"
 
     @property
     def consumers(self) -> int:
         """Consumer warpgroups."""
         return self.tile_m // 64
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Resident CTAs per SM: small swapped tiles leave room for two, which keeps more loads in flight."""
-        return 2 if self.swap and self.tile_n < 128 else 1
 
     @property
     def tokens(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dsl import Kernel, Reg, Var, ptx, special
+from ..dsl import Kernel, Pred, Reg, Var, ptx, special
 from ..dsl.macros import FULL_MASK, ceil_div, first_lane, warp_inclusive_sum
 
 __all__ = ["GroupedSchedule", "StaticSchedule", "Tile"]
@@ -21,6 +21,7 @@ class Tile:
     """A tile of the output. Rows token … token_end − 1 of it exist; `token_end` may lie beyond the tile.
 
     weight: first column.  group: whose weights.  k_blocks: 0 where the result is zero whatever the operands hold.
+    another: whether this worker gets a tile after this one; known where the sizes are.
     """
 
     token: Reg
@@ -28,6 +29,7 @@ class Tile:
     weight: Reg
     group: Reg | int
     k_blocks: Reg
+    another: Pred | None = None
 
 
 def band_order(index: Reg, token_tiles: Reg, weight_tiles: Reg) -> tuple[Reg, Reg]:
@@ -60,7 +62,8 @@ class StaticSchedule:
         self.k.break_(self.index >= self.total)
         token, weight = band_order(self.index, self.token_tiles, self.weight_tiles)
         self.index += self.workers
-        return Tile(token * self.tokens, self.m, weight * self.weights, 0, self.k_blocks)
+        another = self.index < self.total
+        return Tile(token * self.tokens, self.m, weight * self.weights, 0, self.k_blocks, another)
 
 
 class GroupedSchedule:

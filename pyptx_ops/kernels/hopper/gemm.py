@@ -92,6 +92,11 @@ class Layout:
         return self.x.nbytes + self.y.nbytes
 
     @property
+    def loads_bound(self) -> bool:
+        """Few tokens: the tensor cores wait for loads, so a stage is freed at once instead of one block later."""
+        return self.config.swap and self.config.tile_n <= 64
+
+    @property
     def threads(self) -> int:
         return 128 * (self.config.consumers + 1)
 
@@ -132,14 +137,14 @@ def build(config: GemmConfig) -> Kernel:
         thread = ptx.mov(special("tid.x"), type="u32")
         warpgroup = thread >> 7
         with k.if_(thread == 0):
+            ptx.prefetch.tensormap(args.x_map)
+            ptx.prefetch.tensormap(args.y_map)
             barriers.init(consumer_warps=4 * config.consumers)
             epilogue.init_barriers()
             ptx.fence.mbarrier_init()
+        ptx.bar.sync(0)
         if config.split_k > 1:
-            ptx.barrier.cluster.arrive()
-            ptx.barrier.cluster.wait()
-        else:
-            ptx.bar.sync(0)
+            ptx.barrier.cluster.arrive()  # the split epilogue waits, before it reaches into other CTAs
         producer_registers, consumer_registers = layout.registers
         with k.if_(warpgroup == config.consumers):
             ptx.setmaxnreg(producer_registers, action="dec")
@@ -241,12 +246,17 @@ def consumer(
             ring.wait_full()
             stage_offset = ptx.mul.wide(ring.stage, layout.stage_bytes >> 4)
             multiply(layout, accumulator, x_base + stage_offset, y_base + stage_offset, block != first)
-            ptx.wgmma.wait_group(1)
-            ring.release(released, one_lane & (block != first))
-            released.set(ring.empty())
+            if layout.loads_bound:
+                ptx.wgmma.wait_group(0)
+                ring.release(ring.empty(), one_lane)
+            else:
+                ptx.wgmma.wait_group(1)
+                ring.release(released, one_lane & (block != first))
+                released.set(ring.empty())
             ring.advance()
-        ptx.wgmma.wait_group(0)
-        ring.release(released, one_lane & (end != first))
+        if not layout.loads_bound:
+            ptx.wgmma.wait_group(0)
+            ring.release(released, one_lane & (end != first))
         with k.if_(end == first):  # behind the wait: writes before wgmma would make ptxas serialise it
             zero(accumulator)
         epilogue.write(k, tile, accumulator)

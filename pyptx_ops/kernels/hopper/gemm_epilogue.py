@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...dsl import Kernel, Pred, Reg, RegArray, SharedPlan, SharedRef, ptx, special
+from ...dsl import Kernel, Pred, Reg, RegArray, SharedPlan, ptx, special
 from ...dsl.macros import FULL_MASK, wait_parity
 from ..configs import GemmConfig
 from ..schedule import Tile
@@ -215,76 +215,85 @@ class Epilogue:
 class SplitEpilogue:
     """The CTAs of a cluster hold fp32 parts of one swapped tile; each adds and writes its share of the tokens.
 
-    Every CTA stores its part in its own shared memory (tokens × weights), tells all CTAs of the cluster on their
-    `ready` barriers, adds the parts of its tokens in rank order, and tells all on `read` that their parts are free.
+    Every CTA sends the parts of each share to the CTA that owns it, and each warp then arrives on the owners' `ready`
+    barriers. An owner adds the parts in rank order. If another tile follows, its warps arrive on all `free` barriers, for
+    which the senders wait before they write again; after the last tile nobody touches another CTA's memory.
     """
 
     def __init__(self, config: GemmConfig, smem: SharedPlan):
         self.config = config
+        self.share = config.tile_n // config.split_k  # tokens per CTA
         self.row = config.tile_m + 4  # floats; 4 more keep the fragment's stores off each other's banks
-        self.parts = smem.array("parts", config.tile_n * self.row * 4, 16)
+        self.parts = smem.array("parts", config.tile_n * self.row * 4, 16)  # from each rank: share × row
         self.ready = smem.array("ready", 8, 8)
-        self.read = smem.array("read", 8, 8)
+        self.free = smem.array("free", 8, 8)
 
     def init_barriers(self) -> None:
-        """One arrival per CTA of the cluster; the thread that initialises the ring does this."""
-        ptx.mbarrier.init(self.ready, self.config.split_k)
-        ptx.mbarrier.init(self.read, self.config.split_k)
+        """An arrival per consumer warp of the cluster; the thread that initialises the ring does this."""
+        warps = 4 * self.config.consumers * self.config.split_k
+        ptx.mbarrier.init(self.ready, warps)
+        ptx.mbarrier.init(self.free, warps)
 
     def prepare(self, k: Kernel, args: Arguments, thread: Reg) -> None:
-        """What a thread computes once: its place in the parts, and where the other CTAs' parts and barriers are."""
+        """What a thread computes once: its place in the parts, and whom its warp tells."""
         self.output = Output(self.config, args)
         self.args = args
         self.thread = thread
-        self.lane = thread & 31
         self.rank = ptx.mov(special("cluster_ctarank"), type="u32")
         self.phase = k.var("u32", 0)
-        row = (thread >> 5) * 16 + (self.lane >> 2)  # warps 0 … 4 · consumers − 1 hold 16 weights each
-        self.mine = self.parts.reg() + (((self.lane & 3) << 1) * self.row + row) * 4
-        self.peers = [ptx.mapa(self.parts.reg(), rank, type="u32", space="shared::cluster") for rank in self._ranks()]
-
-    def _ranks(self) -> range:
-        return range(self.config.split_k)
+        lane = thread & 31
+        self.token = (lane & 3) << 1
+        weight = (thread >> 5) * 16 + (lane >> 2)  # warps 0 … 4 · consumers − 1 hold 16 weights each
+        slot = self.rank * self.share
+        self.mine = self.parts.reg() + (slot * self.row + weight) * 4
+        self.tells = lane < self.config.split_k
+        peer = lane & (self.config.split_k - 1)
+        self.peer_ready = ptx.mapa(self.ready.reg(), peer, type="u32", space="shared::cluster")
+        self.peer_free = ptx.mapa(self.free.reg(), peer, type="u32", space="shared::cluster")
+        ptx.barrier.cluster.wait()  # the other CTAs' barriers are initialised
 
     def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
-        """Exchange parts, then add the bias, round and store this CTA's tokens."""
-        for i, value in enumerate(accumulator):
-            token, weight = 8 * (i // 4) + i % 2, 8 * ((i // 2) % 2)
-            ptx.st(self.mine.at((token * self.row + weight) * 4), value, space="shared::cta")
-        self._tell_all(k, self.ready)
+        """Send the parts, add those of this CTA's tokens, then the bias; round and store."""
+        wait_parity(self.free.reg(), self.phase ^ 1, cluster=True)
+        self._send(accumulator)
+        ptx.bar.warp.sync(FULL_MASK)
+        ptx.mbarrier.arrive(self.peer_ready, sem="release", scope="cluster", space="shared::cluster", pred=self.tells)
         wait_parity(self.ready.reg(), self.phase, cluster=True)
         self._add_and_store(k, tile)
-        self._tell_all(k, self.read)
-        wait_parity(self.read.reg(), self.phase, cluster=True)
+        ptx.bar.warp.sync(FULL_MASK)
+        again = self.tells & tile.another
+        ptx.mbarrier.arrive(self.peer_free, sem="release", scope="cluster", space="shared::cluster", pred=again)
         self.phase ^= 1
 
-    def _tell_all(self, k: Kernel, barrier: SharedRef) -> None:
-        """After every consumer of this CTA got here: one arrival on each CTA's barrier."""
-        ptx.bar.sync(CONSUMER_BARRIER, threads=128 * self.config.consumers)
-        with k.if_(self.thread == 0):
-            for rank in self._ranks():
-                remote = ptx.mapa(barrier.reg(), rank, type="u32", space="shared::cluster")
-                ptx.mbarrier.arrive(remote, sem="release", scope="cluster", space="shared::cluster")
+    def _send(self, accumulator: RegArray) -> None:
+        for group in range(len(accumulator) // 4):
+            token = self.token + 8 * group
+            owner = token >> (self.share.bit_length() - 1)
+            place = self.mine + (token & (self.share - 1)) * (4 * self.row)
+            remote = ptx.mapa(place, owner, type="u32", space="shared::cluster")
+            for i, value in enumerate(accumulator[4 * group : 4 * group + 4]):
+                offset = (i % 2) * self.row + 8 * (i // 2)
+                ptx.st(remote.at(4 * offset), value, space="shared::cluster")
 
     def _add_and_store(self, k: Kernel, tile: Tile) -> None:
         chunks = self.config.tile_m // CHUNK
-        tokens = self.config.tile_n // self.config.split_k
-        for item in k.range(self.thread, tokens * chunks, 128 * self.config.consumers):
-            token = self.rank * tokens + (item >> (chunks.bit_length() - 1))
-            chunk = item & (chunks - 1)
-            offset = (token * self.row + chunk * CHUNK) * 4
+        parts = self.parts.reg()
+        for item in k.range(self.thread, self.share * chunks, 128 * self.config.consumers):
+            token, chunk = item >> (chunks.bit_length() - 1), item & (chunks - 1)
+            part = parts + (token * self.row + chunk * CHUNK) * 4
             sums = k.regs("f32", CHUNK)
-            for rank in self._ranks():
-                part = self.peers[rank] + offset
+            for rank in range(self.config.split_k):
                 values = []
-                for half in (0, 16):
-                    values += ptx.ld(part.at(half), space="shared::cluster", vec="v4", type="f32")
+                for half in (0, 4):
+                    offset = 4 * (rank * self.share * self.row + half)
+                    values += ptx.ld(part.at(offset), space="shared::cta", vec="v4", type="f32")
                 for total, value in zip(sums, values, strict=True):
                     if rank == 0:
                         ptx.mov(value, out=total)
                     else:
                         ptx.add(total, value, rnd="rn", out=total)
-            self._store(k, tile, sums, tile.token + token, tile.weight + chunk * CHUNK)
+            row = tile.token + self.rank * self.share + token
+            self._store(k, tile, sums, row, tile.weight + chunk * CHUNK)
 
     def _store(self, k: Kernel, tile: Tile, sums: RegArray, row: Reg, column: Reg) -> None:
         left = self.output.n.as_type("s32") - column.as_type("s32")

@@ -17,18 +17,22 @@ __all__ = ["GemmProblem", "configs", "cost", "grid", "select"]
 SMS = 132
 CLOCK_HZ = 1.75e9
 MEMORY_BYTES_PER_CYCLE = 4.2e12 / CLOCK_HZ  # device copy bandwidth of an H200, for the whole chip
-L2_BYTES_PER_CYCLE = 40.0  # that one SM gets while all of them load
-MACS_PER_CYCLE = 4096  # dense 16-bit, one SM
+L2_BYTES_PER_CYCLE = 60.0  # that one SM gets while all of them load
+MACS_PER_CYCLE = 3300  # 16-bit, one SM, as sustained on random data; 4096 at the peak
 TILE_OVERHEAD_CYCLES = 1200.0  # fill the ring, drain it, start the epilogue
 LAUNCH_CYCLES = 3000.0
-SPLIT_CYCLES = 1500.0  # exchange parts in a cluster
+SPLIT_CYCLES = 2000.0  # exchange parts in a cluster: signals, and per element
+SPLIT_CYCLES_PER_ELEMENT = 0.3
+OVERLAP = 0.85  # how much of the shorter of computing and streaming hides behind the longer
 
-STAGES = {
-    # (swap, tile_n, split): how many stages fit, by shared memory per CTA
-    (False, 256, 1): 4, (False, 192, 1): 5, (False, 128, 1): 6,
-    (True, 16, 1): 5, (True, 32, 1): 5, (True, 64, 1): 3, (True, 128, 1): 5,
-    (True, 16, 4): 5, (True, 32, 4): 4, (True, 64, 4): 3, (True, 128, 2): 4, (True, 128, 4): 4,
-}  # fmt: skip
+SHAPES = (
+    # (swap, tile_n, split_k, blocks_per_sm, stages): as many stages as fit in the shared memory of a resident CTA
+    (False, 256, 1, 1, 4), (False, 192, 1, 1, 5), (False, 128, 1, 1, 6),
+    (True, 16, 1, 2, 5), (True, 16, 2, 2, 5), (True, 16, 4, 2, 5),
+    (True, 32, 1, 2, 5), (True, 32, 4, 2, 4),
+    (True, 64, 1, 2, 3), (True, 64, 2, 1, 7), (True, 64, 4, 2, 3),
+    (True, 128, 2, 1, 4),
+)  # fmt: skip
 DTYPES = ("bf16", "f16")
 
 
@@ -67,11 +71,11 @@ def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bo
     Tokens that are contiguous along M fit neither a swapped tile, which may be narrower than a swizzled row, nor groups,
     which start anywhere: a tensor copy must start at a multiple of 16 bytes along the contiguous dimension.
     """
-    for (swap, tile_n, split), stages in STAGES.items():
+    for swap, tile_n, split, blocks, stages in SHAPES:
         if (grouped and split > 1) or ((swap or grouped) and token_major == "mn"):
             continue
         x, y = (weight_major, token_major) if swap else (token_major, weight_major)
-        yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split)  # type: ignore[arg-type]
+        yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split, blocks)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4096)
@@ -98,12 +102,14 @@ def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
     epilogue = config.tile_m * config.tile_n / 16
     units = tiles * config.split_k
     waves = units / sms if problem.groups and units > sms else -(-units // sms)
-    overhead = TILE_OVERHEAD_CYCLES / config.blocks_per_sm + (SPLIT_CYCLES if config.split_k > 1 else 0)
+    overhead = TILE_OVERHEAD_CYCLES / config.blocks_per_sm
+    if config.split_k > 1:
+        overhead += SPLIT_CYCLES + SPLIT_CYCLES_PER_ELEMENT * config.tile_m * config.tile_n
     busy = waves * (k_blocks * per_block + epilogue + overhead)
     groups = min(max(problem.groups, 1), problem.m)
     memory = 2 * (groups * problem.n * problem.k + problem.m * (problem.k + problem.n))
     streaming = memory / MEMORY_BYTES_PER_CYCLE / min(1.0, units / sms)
-    return LAUNCH_CYCLES + max(busy, streaming)
+    return LAUNCH_CYCLES + max(busy, streaming) + (1 - OVERLAP) * min(busy, streaming)
 
 
 def grid(problem: GemmProblem, config: GemmConfig, sms: int) -> int:
