@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from . import settings
+from .dsl.errors import TraceError
 from .manifest import KernelRecord, Manifest, ManifestError, write_atomically
 from .ptxas import FLAGS, SEARCH_ORDER, Ptxas, Report, find_ptxas, parse_report
 
@@ -140,17 +141,18 @@ def _trace_all(jobs: list[Job], directory: Path, processes: int) -> list[KernelR
     else:
         outcomes = [_trace(job) for job in todo]
     fresh: dict[str, KernelRecord] = {}
-    failures = []
+    failures: dict[str, list[str]] = {}  # cause -> kernels
     for job, (record, ptx, failure) in zip(todo, outcomes, strict=True):
         if record is None:
-            failures.append(f"{job.name} does not trace: {failure}")
+            failures.setdefault(failure, []).append(job.name)
             continue
         fresh[job.name] = record
         _write_if_changed(directory / record.ptx, ptx)
         traced = {"key": job.key, "record": asdict(record)}
         write_atomically(directory / WORK / f"{job.name}.json", json.dumps(traced))
     if failures:
-        raise BuildError("\n".join(failures))
+        causes = (f"{', '.join(names)} does not trace: {cause}" for cause, names in failures.items())
+        raise BuildError("\n".join(causes))
     return [record or fresh[job.name] for job, record in zip(jobs, cached, strict=True)]
 
 
@@ -175,7 +177,8 @@ def _trace(job: Job) -> tuple[KernelRecord | None, str, str]:
         kernel = family.build(config)
         ptx = kernel.ptx()
     except Exception as error:  # any bug of a kernel body: the build reports it with the kernel's name
-        return None, "", f"{type(error).__name__}: {error}{_where(error)}"
+        where = "" if isinstance(error, TraceError) else _where(error)  # a TraceError has its own
+        return None, "", f"{type(error).__name__}: {error}{where}"
     record = KernelRecord(
         name=job.name,
         family=job.family,
@@ -198,7 +201,7 @@ def _where(error: BaseException) -> str:
     where, step = "", error.__traceback__
     while step:
         file = step.tb_frame.f_code.co_filename
-        if "/dsl/" not in file:
+        if "/dsl/" not in file and not file.startswith("<"):
             where = f" ({file}:{step.tb_lineno})"
         step = step.tb_next
     return where

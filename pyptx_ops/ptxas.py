@@ -21,6 +21,7 @@ SEARCH_ORDER = (
     "Triton's own",
 )
 FLAGS = ("--verbose", "--warn-on-spills")
+DEFAULT_TOOLKIT = Path("/usr/local/cuda")
 
 
 class PtxasError(RuntimeError):
@@ -63,7 +64,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
     on_path = shutil.which("ptxas")
     if on_path:
         yield toolkit, Path(on_path)
-    yield toolkit, Path("/usr/local/cuda/bin/ptxas")
+    yield toolkit, DEFAULT_TOOLKIT / "bin/ptxas"
     for entry in entries:
         yield from ((triton, path) for path in sorted(entry.glob("triton/backends/nvidia/bin/ptxas*")))
 
@@ -91,7 +92,7 @@ def _version(path: Path) -> str:
 
 def assemble(ptxas: Ptxas, ptx: str, arch: str, output: Path) -> Report:
     """Assembles PTX text into a cubin at `output`. Raises PtxasError with ptxas's own words where it refuses."""
-    command = [ptxas.path, *FLAGS, f"--gpu-name={arch}", "-", "--output-file", output]
+    command = [str(ptxas.path), *FLAGS, f"--gpu-name={arch}", "-", "--output-file", str(output)]
     done = subprocess.run(command, input=ptx, capture_output=True, text=True)
     if done.returncode:
         raise PtxasError(f"ptxas {ptxas.version} refuses the PTX of {output.stem} for {arch}:\n{done.stderr}")

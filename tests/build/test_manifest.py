@@ -24,7 +24,9 @@ specs = st.builds(
 )
 scalars = st.builds(Param, names, st.sampled_from([kind for kind in PARAM_KINDS if kind != "tensor_map"]))
 params = st.lists(scalars | st.builds(Param, names, st.just("tensor_map"), specs), max_size=6).map(tuple)
-configs = st.dictionaries(names, st.integers() | st.booleans() | st.none() | names | st.lists(st.integers()), max_size=4)
+configs = st.dictionaries(
+    names, st.integers() | st.booleans() | st.none() | names | st.lists(st.integers()), max_size=4
+)
 records = st.builds(
     KernelRecord, names, names, names, configs, names, params, sizes, sizes, st.integers(0, 232448), st.booleans(),
     names, names, st.none() | names, numbers, numbers, numbers, numbers, numbers,

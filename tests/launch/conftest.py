@@ -49,7 +49,16 @@ def stub_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     assert compiler, "these tests need a C++ compiler, as the extension did"
     path = tmp_path_factory.mktemp("stub") / "libcuda_stub.so"
-    command = [compiler, "-std=c++17", "-shared", "-fPIC", f"-I{SOURCES}", str(HERE / "stub_driver.cpp"), "-o", str(path)]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        f"-I{SOURCES}",
+        str(HERE / "stub_driver.cpp"),
+        "-o",
+        str(path),
+    ]
     subprocess.run(command, check=True)
     return path
 

@@ -197,7 +197,9 @@ def test_threads_launch_on_several_devices(stub: StubDriver) -> None:
     seen = [dict(field.split("=") for field in call.split()[2:]) for call in stub.calls("cuLaunchKernelEx")]
     for thread in range(threads):
         mine = [call for call in seen if call["stream"] == str(1000 + thread)]
-        assert [call["params"] for call in mine] == [f"{hexed('I', thread)},{hexed('I', step)}" for step in range(steps)]
+        assert [call["params"] for call in mine] == [
+            f"{hexed('I', thread)},{hexed('I', step)}" for step in range(steps)
+        ]
         assert {call["device"] for call in mine} == {str(thread % 2)}
     assert len(stub.calls("cuKernelGetFunction")) == 2
     assert len(stub.calls("cuDevicePrimaryCtxRetain")) == 2
@@ -218,7 +220,9 @@ def test_threads_launch_on_several_devices(stub: StubDriver) -> None:
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_named(stub: StubDriver, kind: str, value: object, error: type) -> None:
     kernel = stub.kernel((("before", "u32"), ("wrong", kind)))
-    with pytest.raises(error, match=rf"kernel 'entry': parameter 'wrong' wanted a value of kind {kind}, got ") as caught:
+    with pytest.raises(
+        error, match=rf"kernel 'entry': parameter 'wrong' wanted a value of kind {kind}, got "
+    ) as caught:
         kernel.launch(0, 0, 1, 1, 1, 0, value)  # type: ignore[arg-type]
     assert repr(value) in str(caught.value)
     assert not stub.calls("cuLaunchKernelEx")
@@ -359,7 +363,9 @@ def test_a_wrong_description_is_refused(stub: StubDriver, params: tuple, error: 
 def test_no_driver_tells_what_was_tried(tmp_path: Path, stub_path: Path) -> None:
     with pytest.raises(_launch.DriverNotFound, match="tried to load 'libnothing.so.9'.*install an NVIDIA driver"):
         _launch.Driver("libnothing.so.9")
-    with pytest.raises(_launch.DriverNotFound, match="libm.so.6' has no cuInit; wanted a driver for CUDA 12.0 or newer"):
+    with pytest.raises(
+        _launch.DriverNotFound, match="libm.so.6' has no cuInit; wanted a driver for CUDA 12.0 or newer"
+    ):
         _launch.Driver("libm.so.6")
     assert issubclass(_launch.DriverNotFound, _launch.LaunchError) and issubclass(_launch.LaunchError, RuntimeError)
 
