@@ -15,6 +15,9 @@ from typing import Literal
 
 import torch
 
+from pyptx_ops import launch
+from pyptx_ops.manifest import ManifestError
+
 __all__ = ["ARCHES", "KERNEL_DTYPES", "Route", "family", "route", "runs_kernels"]
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
@@ -65,9 +68,15 @@ def family(name: str) -> ModuleType:
 
 def _cuda_route(index: int) -> Route:
     capability = torch.cuda.get_device_capability(index)
+    device = f"{torch.cuda.get_device_name(index)} (compute capability {capability[0]}.{capability[1]})"
     arch = ARCHES.get(capability)
-    name = torch.cuda.get_device_name(index)
     if arch is None:
-        taken = ", ".join(ARCHES.values())
-        return Route("reference", None, f"no kernels for {name} (capability {capability}), only for {taken}")
-    return Route("kernel", arch, f"kernels for {arch} on {name}")
+        return Route("reference", None, f"no kernels for {device}, only for {', '.join(ARCHES.values())}")
+    launcher = launch.current_launcher()
+    try:
+        launcher.manifest(arch)
+        if isinstance(launcher, launch.CudaLauncher):
+            launcher.driver.version()
+    except (ManifestError, launch.LaunchError) as error:
+        return Route("reference", arch, f"kernels for {arch} cannot be launched: {error}")
+    return Route("kernel", arch, f"kernels for {arch} on {device}")

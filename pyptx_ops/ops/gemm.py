@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyptx_ops import dispatch
+from pyptx_ops.dispatch import gemm as kernels
 from pyptx_ops.ops._checks import DTYPES, accumulator, bad_device, bad_dtype, bad_shape, check_out_dtype, packed
 from pyptx_ops.ops._register import register
 
@@ -49,7 +50,7 @@ def reference(a: Tensor, b: Tensor, bias: Tensor | None = None, *, out_dtype: to
 def run(a: Tensor, b: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Tensor:
     check(a, b, bias, out_dtype)
     if dispatch.runs_kernels(a):
-        return dispatch.family("gemm").gemm(a, b, bias, out_dtype)
+        return kernels.gemm(a, b, bias, out_dtype)
     return reference(a, b, bias, out_dtype=out_dtype)
 
 

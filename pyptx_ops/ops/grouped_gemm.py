@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyptx_ops import dispatch
+from pyptx_ops.dispatch import gemm as kernels
 from pyptx_ops.ops import _ragged
 from pyptx_ops.ops._checks import (
     DTYPES,
@@ -85,7 +86,7 @@ def run(
 ) -> Tensor:
     check(a, b, offs, bias, out_dtype)
     if dispatch.runs_kernels(a):
-        return dispatch.family("gemm").grouped_gemm(a, b, offs.contiguous(), bias, out_dtype)
+        return kernels.grouped_gemm(a, b, offs, bias, out_dtype)
     return reference(a, b, offs, bias, out_dtype=out_dtype)
 
 

@@ -1,0 +1,88 @@
+"""Which path a device takes, and what is said about it."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from pyptx_ops import dispatch, launch
+from pyptx_ops.manifest import ManifestError
+
+
+class Launcher:
+    """Stands in for a CUDA launcher: has kernels for what it was told."""
+
+    def __init__(self, *arches):
+        self.arches = arches
+
+    def manifest(self, arch):
+        if arch not in self.arches:
+            raise ManifestError(f"no kernels: {arch} was not built")
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Three devices of different architectures; nothing asked or warned of yet."""
+    names = ["NVIDIA H200", "NVIDIA B200", "NVIDIA A100"]
+    capabilities = [(9, 0), (10, 0), (8, 0)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capabilities[index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: names[index])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(dispatch, "_routes", type(dispatch._routes)())
+    monkeypatch.setattr(dispatch, "_warned", set())
+
+
+def test_cpu_and_meta_take_the_reference_path_in_silence():
+    for device in ("cpu", torch.device("meta")):
+        route = dispatch.route(device)
+        assert (route.path, route.arch) == ("reference", None) and str(device) in route.why
+    assert not dispatch.runs_kernels(torch.zeros(1, dtype=torch.bfloat16))
+
+
+def test_hopper_with_kernels(gpus):
+    with launch.use_launcher(Launcher("sm_90a")):
+        route = dispatch.route("cuda")
+        assert (route.path, route.arch) == ("kernel", "sm_90a") and "NVIDIA H200" in route.why
+        assert dispatch.route("cuda:0") is route and dispatch.route(torch.device("cuda", 0)) is route
+
+
+def test_hopper_without_kernels_says_so_once(gpus):
+    with launch.use_launcher(Launcher()):
+        with pytest.warns(RuntimeWarning, match="reference path: kernels for sm_90a cannot be launched: no kernels"):
+            route = dispatch.route("cuda:0")
+        assert (route.path, route.arch) == ("reference", "sm_90a")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert dispatch.route("cuda:0") is route
+
+
+@pytest.mark.parametrize("index, name", [(1, r"B200 \(compute capability 10\.0\)"), (2, "A100")])
+def test_other_devices_say_so_once(gpus, index, name):
+    with (
+        launch.use_launcher(Launcher("sm_90a")),
+        pytest.warns(RuntimeWarning, match=f"no kernels for NVIDIA {name}.*only for sm_90a") as caught,
+    ):
+        route = dispatch.route(f"cuda:{index}")
+        dispatch.route(f"cuda:{index}")
+    assert len(caught) == 1 and (route.path, route.arch) == ("reference", None)
+
+
+def test_no_driver(gpus, tmp_path):
+    """Kernels are there, the driver is not."""
+
+    class Built(launch.CudaLauncher):
+        def manifest(self, arch):
+            return None
+
+    with (
+        launch.use_launcher(Built(tmp_path, driver=str(tmp_path / "libcuda.so.1"))),
+        pytest.warns(RuntimeWarning, match=r"cannot be launched: .*libcuda\.so\.1"),
+    ):
+        assert dispatch.route("cuda:0").path == "reference"
+
+
+@pytest.mark.parametrize("dtype, kernel", [(torch.bfloat16, True), (torch.float16, True), (torch.float32, False)])
+def test_dtypes_that_kernels_take(dtype, kernel):
+    assert (dtype in dispatch.KERNEL_DTYPES) is kernel
