@@ -151,8 +151,7 @@ def _trace_all(jobs: list[Job], directory: Path, processes: int) -> list[KernelR
         traced = {"key": job.key, "record": asdict(record)}
         write_atomically(directory / WORK / f"{job.name}.json", json.dumps(traced))
     if failures:
-        causes = (f"{', '.join(names)} does not trace: {cause}" for cause, names in failures.items())
-        raise BuildError("\n".join(causes))
+        raise BuildError("\n".join(f"{_few(names)}: no trace: {cause}" for cause, names in failures.items()))
     return [record or fresh[job.name] for job, record in zip(jobs, cached, strict=True)]
 
 
@@ -194,6 +193,11 @@ def _trace(job: Job) -> tuple[KernelRecord | None, str, str]:
         ptx_sha256=hashlib.sha256(ptx.encode()).hexdigest(),
     )
     return record, ptx, ""
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _where(error: BaseException) -> str:

@@ -229,9 +229,9 @@ def test_a_kernel_that_does_not_trace_is_named_with_its_line(tmp_path: Path, mon
     def broken(config: Named) -> None:
         raise ZeroDivisionError("no tiles")
 
-    use(monkeypatch, broken, "one", "two")
+    use(monkeypatch, broken, "one", "two", "three", "four")
     line = broken.__code__.co_firstlineno + 1
-    wanted = rf"one, two does not trace: ZeroDivisionError: no tiles \(.*test_build.py:{line}\)"
+    wanted = rf"one, two, three and 1 more: no trace: ZeroDivisionError: no tiles \(.*test_build.py:{line}\)"
     with pytest.raises(BuildError, match=wanted):
         make(tmp_path)
 
