@@ -84,8 +84,8 @@ def workloads(case: GemmCase) -> Iterator[Workload]:
 
 
 @pytest.mark.parametrize("case", GEMM + LAYOUTS, ids=lambda case: case.name)
-def test_gemm(case: GemmCase, compare: Callable[[Workload], None]) -> None:
-    compare(workload(case))
+def test_gemm(case: GemmCase, compare: Callable[[Callable[[], Workload]], None]) -> None:
+    compare(lambda: workload(case))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

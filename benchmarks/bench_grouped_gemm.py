@@ -76,8 +76,8 @@ def workloads(case: GroupedCase) -> Iterator[Workload]:
 
 
 @pytest.mark.parametrize("case", GROUPED, ids=lambda case: case.name)
-def test_grouped_gemm(case: GroupedCase, compare: Callable[[Workload], None]) -> None:
-    compare(workload(case))
+def test_grouped_gemm(case: GroupedCase, compare: Callable[[Callable[[], Workload]], None]) -> None:
+    compare(lambda: workload(case))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

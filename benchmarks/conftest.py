@@ -33,14 +33,15 @@ def clock() -> CudaClock:
 
 
 @pytest.fixture
-def compare(benchmark: Any, request: pytest.FixtureRequest) -> Callable[[Workload], None]:
+def compare(benchmark: Any, request: pytest.FixtureRequest) -> Callable[[Callable[[], Workload]], None]:
     """Checks a workload, measures it beside its peers (in `extra_info`), then alone with pytest-benchmark."""
     if not torch.cuda.is_available():
         pytest.skip("benchmarks need a GPU")
     clock: CudaClock = request.getfixturevalue("clock")
     benchmark._timer = Moment
 
-    def run(workload: Workload) -> None:
+    def run(make: Callable[[], Workload]) -> None:
+        workload = make()
         times = measure(workload, clock, SECONDS)
         benchmark.extra_info.update({"us": times, **workload.tags})
         ours = times[OURS]

@@ -20,10 +20,23 @@ from benchmarks import records
 from benchmarks.timing import Call, Clock, CudaClock, copy_bandwidth, interleaved
 from pyptx_ops.tables import table
 
-__all__ = ["OURS", "Options", "Workload", "geomean", "main", "measure", "rows_of", "summary_of"]
+__all__ = [
+    "OURS",
+    "Options",
+    "Workload",
+    "geomean",
+    "has_gpu",
+    "main",
+    "measure",
+    "options",
+    "report",
+    "rows_of",
+    "summary_of",
+]
 
 OURS = "pyptx"
 QUICK = 4  # of how many cases the quick run takes one
+RESERVE = 0.35  # of the budget: with less left, peers that compile are left out
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class Workload:
     excess: the error over its bound of our answer, at most 1 if it is right.
     work: of one call, in units of `unit` × 1 µs (floating point operations / 1e6 for TF/s, bytes / 1e3 for GB/s).
     moved: bytes that a call must read and write.
+    compiled: peers that need seconds before their first answer; left out once time runs short.
     """
 
     case: str
@@ -44,6 +58,7 @@ class Workload:
     unit: str
     moved: int
     tags: Mapping[str, Any] = field(default_factory=dict)
+    compiled: Mapping[str, Call] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,10 @@ class Options:
     commit: str | None
 
 
-def measure(workload: Workload, clock: Clock, seconds: float) -> dict[str, float | str]:
+def measure(workload: Workload, clock: Clock, seconds: float, compiled: bool = True) -> dict[str, float | str]:
     """Microseconds by name, ours first; for a peer that refuses the problem, its error instead.
+
+    compiled: whether to take the peers that compile.
 
     Raises ValueError where our answer is wrong: then nothing is timed.
     """
@@ -67,10 +84,11 @@ def measure(workload: Workload, clock: Clock, seconds: float) -> dict[str, float
         raise ValueError(f"{workload.case}: our answer is {excess:.3g} times its error bound away from the truth")
     calls: dict[str, Call] = {OURS: workload.ours}
     refused: dict[str, float | str] = {}
-    for name, call in workload.peers.items():
+    for name, call in {**workload.peers, **(workload.compiled if compiled else {})}.items():
         try:
             call()
-            torch.cuda.synchronize() if torch.cuda.is_available() else None
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             refused[name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         else:
@@ -116,7 +134,7 @@ def summary_of(rows: Sequence[Mapping[str, Any]], by: str | None = None) -> list
     return summary
 
 
-def _options(subject: str, seconds: float, arguments: Sequence[str] | None) -> Options:
+def options(subject: str, seconds: float, arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.bench_{subject}", description=f"{subject} and peers")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="every case (the default)")
@@ -144,11 +162,10 @@ def main(
 
     seconds: the budget where the user gives none.  by: the tag that the summary is split by.
     """
-    options = _options(subject, seconds, arguments)
-    if not torch.cuda.is_available():
-        print("benchmarks need a GPU, and torch sees none", file=sys.stderr)
+    given = options(subject, seconds, arguments)
+    if not has_gpu():
         return 2
-    chosen = [case for case in cases if options.only in case.name][:: QUICK if options.quick else 1]
+    chosen = [case for case in cases if given.only in case.name][:: QUICK if given.quick else 1]
     began = time.monotonic()
     clock = CudaClock()
     copy = copy_bandwidth(clock)
@@ -156,14 +173,14 @@ def main(
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     for number, case in enumerate(chosen):
-        left = options.budget - (time.monotonic() - began)
+        left = given.budget - (time.monotonic() - began)
         if left <= 0:
             failures.append(f"no time left for {len(chosen) - number} of {len(chosen)} cases, {case.name} and after")
             break
         for workload in workloads(case):
-            # Half of the time goes to operands, checks and compilation.
-            try:
-                times = measure(workload, clock, 0.5 * left / (len(chosen) - number))
+            share = left / (len(chosen) - number)
+            try:  # half of the time goes to operands and checks
+                times = measure(workload, clock, 0.5 * share, compiled=left > RESERVE * given.budget)
             except ValueError as error:
                 failures.append(str(error))
                 continue
@@ -171,17 +188,38 @@ def main(
             rows += found
             print(_line(found), flush=True)
         torch.cuda.empty_cache()
+    described = {"quick": given.quick, "only": given.only, "copy_gbps": round(copy, 1)}
+    report(given, subject, rows, by, failures, described)
+    print(f"{subject}: {time.monotonic() - began:.0f} s")
+    return 1 if failures else 0
+
+
+def has_gpu() -> bool:
+    """Whether torch sees a GPU; says so where it does not."""
+    if not torch.cuda.is_available():
+        print("benchmarks need a GPU, and torch sees none", file=sys.stderr)
+    return torch.cuda.is_available()
+
+
+def report(
+    given: Options,
+    subject: str,
+    rows: list[dict[str, Any]],
+    by: str | None,
+    failures: list[str],
+    described: dict[str, Any],
+) -> None:
+    """Prints how many times as fast we are, and appends the record that was asked for."""
     summary = summary_of(rows, by)
     print()
     print(table(list(summary[0]) if summary else [], [list(line.values()) for line in summary]))
-    print("\n".join(failures))
-    print(f"{subject}: {time.monotonic() - began:.0f} s")
-    if options.out:
-        described = {"quick": options.quick, "only": options.only, "copy_gbps": round(copy, 1), "failures": failures}
-        environment = records.environment(options.commit)
-        path = records.append(records.Run(subject, environment, described, rows, {"over": summary}), options.out)
-        print(f"record: {path}")
-    return 1 if failures else 0
+    for failure in failures:
+        print(f"FAILED {failure}")
+    if given.out:
+        run = records.Run(
+            subject, records.environment(given.commit), {**described, "failures": failures}, rows, {"over": summary}
+        )
+        print(f"record: {records.append(run, given.out)}")
 
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -67,6 +67,7 @@ def differs(out: Tensor, wanted: Tensor) -> bool:
 def likely(problem: GemmProblem, chosen: GemmConfig) -> list[GemmConfig]:
     """The candidates that were built and that the model does not rule out."""
     built = current_launcher().manifest(ARCH)
+    built.kernel(chosen.name)  # raises where the kernels are older than the selector
     limit = UNLIKELY * tuning.cost(problem, chosen)
     return [config for config in candidates(problem) if config.name in built and tuning.cost(problem, config) <= limit]
 

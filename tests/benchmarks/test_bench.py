@@ -10,8 +10,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import bench_gemm, bench_grouped_gemm, cases, forcing, harness, products, records, timing, tune
-from benchmarks.cases import GemmCase, GroupedCase
+from benchmarks import (
+    bench_gemm,
+    bench_grouped_gemm,
+    bench_overhead,
+    bench_rms_norm,
+    bench_swiglu,
+    cases,
+    forcing,
+    harness,
+    products,
+    records,
+    timing,
+    tune,
+)
+from benchmarks.cases import GemmCase, GroupedCase, NormCase, SwigluCase
 from benchmarks.timing import Call
 from pyptx_ops.dispatch import gemm as host
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
@@ -137,6 +150,31 @@ class TestProducts:
         assert products.grouped_excess(out, a, b, offs) == math.inf
 
 
+class TestRowwise:
+    @pytest.mark.parametrize(
+        "one",
+        [
+            lambda: bench_rms_norm.norm_workload(NormCase(5, 72)),
+            lambda: bench_rms_norm.add_norm_workload(NormCase(5, 72)),
+            lambda: bench_swiglu.packed_workload(SwigluCase(5, 40)),
+            lambda: bench_swiglu.swiglu_workload(SwigluCase(5, 40)),
+        ],
+    )
+    def test_workloads(self, one) -> None:
+        workload = one()
+        assert workload.excess() <= 1
+        assert harness.measure(workload, FakeClock(), 0.0, compiled=False).keys() >= {harness.OURS, "torch"}
+
+    @pytest.mark.parametrize("mode", bench_overhead.MODES)
+    def test_overhead(self, mode: str) -> None:
+        found = list(bench_overhead.workloads(mode))
+        assert len(found) == 6
+        for workload in found:
+            times = bench_overhead.measured(workload, bench_overhead.WallClock(batch=1), 0.0)
+            assert isinstance(times[harness.OURS], float) and len(times) == 2
+            assert bench_overhead.rows_of(workload, times)[1]["us"] is not None
+
+
 class TestForcing:
     @pytest.mark.parametrize("case", [*cases.GEMM[::9], *cases.GROUPED[::9]], ids=lambda case: case.name)
     def test_candidates_include_the_choice(self, case: GemmCase | GroupedCase) -> None:
@@ -157,8 +195,14 @@ class TestForcing:
 
 def test_tuning_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     class Built:
-        def manifest(self, arch: str) -> list[str]:
-            return [config.name for config in tuning.configs()]
+        def manifest(self, arch: str) -> Built:
+            return self
+
+        def kernel(self, name: str) -> None:
+            assert name in self
+
+        def __contains__(self, name: str) -> bool:
+            return name in {config.name for config in tuning.configs()}
 
     class Properties:
         multi_processor_count = 132
@@ -201,7 +245,10 @@ class TestRecords:
         assert {"date", "gpu", "driver", "torch", "package"} <= records.environment().keys()
 
 
-@pytest.mark.parametrize("main", [bench_gemm.main, bench_grouped_gemm.main, tune.main])
+MAINS = [m.main for m in (bench_gemm, bench_grouped_gemm, bench_rms_norm, bench_swiglu, bench_overhead, tune)]
+
+
+@pytest.mark.parametrize("main", MAINS)
 def test_command_lines(main, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["--help"])

@@ -1,0 +1,96 @@
+"""silu(gate) * up, packed and in two tensors, beside torch, torch.compile, and Liger where it is installed.
+
+python -m benchmarks.bench_swiglu [--quick] [--json]
+pytest benchmarks/bench_swiglu.py --benchmark-enable
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import pyptx_ops
+from benchmarks import harness
+from benchmarks.cases import SWIGLU, SwigluCase
+from benchmarks.harness import Workload
+from benchmarks.products import operand
+from benchmarks.rowwise import silu_excess
+from benchmarks.timing import Call
+
+SECONDS = 20.0
+
+
+def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def _packed(x: Tensor) -> Tensor:
+    return _swiglu(*x.chunk(2, -1))
+
+
+def packed_workload(case: SwigluCase) -> Workload:
+    x = operand(case.rows, 2 * case.width)
+    compiled = torch.compile(_packed, dynamic=False)
+    moved = 3 * case.rows * case.width * x.element_size()
+    return Workload(
+        case=f"silu_and_mul {case.name}",
+        ours=lambda: pyptx_ops.silu_and_mul(x),
+        peers={"torch": lambda: _packed(x)},
+        excess=lambda: silu_excess(pyptx_ops.silu_and_mul(x), *x.chunk(2, -1)),
+        work=moved / 1e3,
+        unit="GB/s",
+        moved=moved,
+        tags={"op": "silu_and_mul"},
+        compiled={"compile": lambda: compiled(x)},
+    )
+
+
+def swiglu_workload(case: SwigluCase) -> Workload:
+    gate, up = operand(case.rows, case.width), operand(case.rows, case.width)
+    peers: dict[str, Call] = {"torch": lambda: _swiglu(gate, up)}
+    if importlib.util.find_spec("liger_kernel"):
+        liger = importlib.import_module("liger_kernel.ops.swiglu").swiglu_forward
+        peers["Liger"] = lambda: liger(gate, up)
+    compiled = torch.compile(_swiglu, dynamic=False)
+    moved = 3 * gate.numel() * gate.element_size()
+    return Workload(
+        case=f"swiglu {case.name}",
+        ours=lambda: pyptx_ops.swiglu(gate, up),
+        peers=peers,
+        excess=lambda: silu_excess(pyptx_ops.swiglu(gate, up), gate, up),
+        work=moved / 1e3,
+        unit="GB/s",
+        moved=moved,
+        tags={"op": "swiglu"},
+        compiled={"compile": lambda: compiled(gate, up)},
+    )
+
+
+def workloads(case: SwigluCase) -> Iterator[Workload]:
+    for make in (packed_workload, swiglu_workload):
+        torch._dynamo.reset()  # one specialised graph per shape, however many shapes came before
+        yield make(case)
+
+
+@pytest.mark.parametrize("make", [packed_workload, swiglu_workload])
+@pytest.mark.parametrize("case", SWIGLU, ids=lambda case: case.name)
+def test_swiglu(
+    case: SwigluCase, make: Callable[[SwigluCase], Workload], compare: Callable[[Callable[[], Workload]], None]
+) -> None:
+    torch._dynamo.reset()
+    compare(lambda: make(case))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return harness.main("swiglu", SWIGLU, workloads, seconds=SECONDS, by="op", arguments=arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
