@@ -38,19 +38,31 @@ class Namespace:
         raise TraceError(f"no instruction {self._path}.{name}; known there: {', '.join(known)}")
 
 
-def _literal(value: object, wanted: Type | None, form: Form, name: str) -> Immediate:
+def _literal(form: Form, operand: Operand, value: object) -> Immediate:
+    wanted, name = operand.type, operand.name
+    assert wanted is not None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        kind = wanted.name if wanted else "an integer"
-        raise TraceError(f"{form.opcode}: {name} takes a {kind} register or literal, got {_describe(value)}")
-    if wanted is None or wanted.cls in ("int", "bits", "pred", "packed"):
-        if not isinstance(value, int):
-            raise TraceError(f"{form.opcode}: {name} is {wanted.name if wanted else 'an integer'}, got the float {value}")
-        if wanted is not None and not -(1 << (wanted.bits - 1)) <= value < (1 << wanted.bits):
-            raise TraceError(f"{form.opcode}: {name} is {wanted.name}, which cannot hold {value}")
-        return Immediate(str(value))
-    if wanted.bits == 32:
-        return Immediate("0f" + struct.pack(">f", value).hex().upper())
-    return Immediate("0d" + struct.pack(">d", value).hex().upper())
+        raise TraceError(f"{form.opcode}: {name} takes a {wanted.name} register or literal, got {_describe(value)}")
+    if wanted.cls == "float":
+        code, mark = (">f", "0f") if wanted.bits == 32 else (">d", "0d")
+        return Immediate(mark + struct.pack(code, value).hex().upper())
+    if not isinstance(value, int):
+        raise TraceError(f"{form.opcode}: {name} is {wanted.name}, got the float {value}")
+    if not (0 if wanted.bits == 1 else -(1 << (wanted.bits - 1))) <= value < (1 << wanted.bits):
+        raise TraceError(f"{form.opcode}: {name} is {wanted.name}, which cannot hold {value}")
+    if not _within(operand.bounds, value):
+        raise TraceError(f"{form.opcode}: {name} is {_span(operand.bounds)}, got {value}")
+    return Immediate(str(value))
+
+
+def _within(bounds: tuple[int, int, int] | None, value: int) -> bool:
+    return bounds is None or (bounds[0] <= value <= bounds[1] and (value - bounds[0]) % bounds[2] == 0)
+
+
+def _span(bounds: tuple[int, int, int] | None) -> str:
+    if bounds is None:
+        return "an integer literal"
+    return f"from {bounds[0]} to {bounds[1]}" + (f" in steps of {bounds[2]}" if bounds[2] > 1 else "")
 
 
 def _describe(value: object) -> str:
@@ -77,7 +89,7 @@ def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
         return value.operand
     if isinstance(value, Global):
         return Symbol(value.name)
-    return _literal(value, operand.type, form, operand.name)
+    return _literal(form, operand, value)
 
 
 def _vector(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Vector:
@@ -110,11 +122,10 @@ def _address(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Addres
 
 
 def _immediate(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Immediate:
-    bounds = operand.spec.bounds
-    if isinstance(value, int) and not isinstance(value, bool):
-        if bounds is None or (bounds[0] <= value <= bounds[1] and (value - bounds[0]) % bounds[2] == 0):
-            return Immediate(str(value))
-    span = "" if bounds is None else f" from {bounds[0]} to {bounds[1]}" + (f" in steps of {bounds[2]}" if bounds[2] > 1 else "")
+    bounds = operand.bounds
+    if isinstance(value, int) and not isinstance(value, bool) and _within(bounds, value):
+        return Immediate(str(value))
+    span = f" {_span(bounds)}" if bounds else ""
     raise TraceError(f"{form.opcode}: {operand.name} takes an integer literal{span}, got {_describe(value)}")
 
 
@@ -145,6 +156,10 @@ def _destination(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tupl
         second = kernel.fresh(operand.second) if second is None else second
         pair = Pair(SINK if sink and first is None else first.operand, second.operand)
         return pair, second if sink and first is None else (first, second)
+    if operand.name == "_":
+        if out is not None:
+            raise TraceError(f"{form.opcode}: gives no result here, so out= has no use")
+        return SINK, None
     if out is None:
         if operand.spec.sink:
             return SINK, None
@@ -197,22 +212,24 @@ class Overloads:
         self.defaults = slots
         self.types = tuple(dict.fromkeys(c for r in self.rows for s in r.slots if s.name == "type" for c in s.choices))
         self.inferred = any(s.name == "type" and s.required for r in self.rows for s in r.slots)
-        self.positional = _parameters(self.rows[0], optional=False)
         self.optional = tuple(dict.fromkeys(n for r in self.rows for n in _parameters(r, optional=True)))
-        specs = [spec for spec in self.rows[0].specs if spec.role != "out" and not spec.optional]
-        self.typed = tuple(
-            _parameters(self.rows[0], optional=False).index(_python_name(s.name)) for s in specs if s.type == "$type"
-        )
-        self.has_out = any(spec.role == "out" for spec in self.rows[0].specs)
+        self.positional: dict[int, tuple[str, ...]] = {}
+        self.typed: dict[int, tuple[int, ...]] = {}
         for row in self.rows:
-            if _parameters(row, optional=False) != self.positional:
-                raise ValueError(f"{path}: the rows of one name take the same operands")
-        if clash := set(self.defaults) & {*self.positional, *self.optional}:
+            names = _parameters(row, optional=False)
+            typed = tuple(
+                names.index(_python_name(s.name)) for s in row.specs
+                if s.role != "out" and not s.optional and s.type.lstrip("$") == "type"
+            )  # fmt: skip
+            self.positional.setdefault(len(names), names)
+            self.typed[len(names)] = self.typed.get(len(names)) or typed
+        self.has_out = any(spec.role == "out" for row in self.rows for spec in row.specs)
+        if clash := set(self.defaults) & {*self.optional, *(n for names in self.positional.values() for n in names)}:
             raise ValueError(f"{path}: {clash} are both modifiers and operands")
 
     def infer(self, args: tuple[Any, ...], out: Any = None) -> str:
         """The type slot's value from the first typed operand: its own type, else bits, unsigned or float of its width."""
-        for value in (*[args[i] for i in self.typed], out):
+        for value in (*[args[i] for i in self.typed[len(args)]], out):
             if isinstance(value, (list, tuple)):
                 value = next((v for v in value if isinstance(v, Reg)), None)
             found = getattr(value, "type", None)
@@ -223,18 +240,20 @@ class Overloads:
                 raise TraceError(f"{self.path}: no form for {found.name}; type= takes {', '.join(self.types)}")
         raise TraceError(f"{self.path}: no operand tells the type; give type= one of {', '.join(self.types)}")
 
-    def new_form(self, values: dict[str, Any], given: frozenset[str]) -> Form:
-        """The form of the first row that takes these modifiers and optional operands."""
+    def new_form(self, values: dict[str, Any], given: frozenset[str], arity: int) -> Form:
+        """The form of the first row that takes these modifiers and this many operands, with the optional ones `given`."""
         reason = ""
         for row in self.rows:
+            if len(_parameters(row, optional=False)) != arity:
+                continue
             known = {s.name for s in row.slots}
             try:
                 for name, value in values.items():
                     if name not in known and value != self.defaults[name]:
-                        raise FormError(f"takes no {name} with type {values.get('type')}")
+                        raise FormError(_taken_elsewhere(name, values))
                 for name in given:
                     if name not in _parameters(row, optional=True):
-                        raise FormError(f"takes no {name} with type {values.get('type')}")
+                        raise FormError(_taken_elsewhere(name, values))
                 return row.form(values, given)
             except FormError as error:
                 if not reason or values.get("type") in next((s.choices for s in row.slots if s.name == "type"), ()):
@@ -246,8 +265,8 @@ class Overloads:
         if unknown:
             known = [*self.defaults, *self.optional, *(["out"] if self.has_out else []), "pred"]
             return TraceError(f"{self.path}: no modifier or operand {', '.join(unknown)}; known: {', '.join(known)}")
-        wanted = ", ".join(self.positional) or "none"
-        return TraceError(f"{self.path}: takes {len(self.positional)} operands ({wanted}), got {len(args)}")
+        wanted = " or ".join(f"{n} operands ({', '.join(names) or 'none'})" for n, names in sorted(self.positional.items()))
+        return TraceError(f"{self.path}: takes {wanted}, got {len(args)}")
 
     def source(self) -> str:
         """The Python source of the function."""
@@ -256,17 +275,20 @@ class Overloads:
         parameters += [f"{_python_name(n)}={default!r}" for n, default in self.defaults.items()]
         parameters += [*(["out=None"] if self.has_out else []), "pred=None", "**_unknown"]
         lines = [f"def {name}(*_args, {', '.join(parameters)}):"]
-        lines += [f"    if _unknown or len(_args) != {len(self.positional)}:", "        raise _row.wrong_call(_args, _unknown)"]
+        arities = [*self.positional]
+        wrong = f"len(_args) != {arities[0]}" if len(arities) == 1 else f"len(_args) not in {tuple(arities)}"
+        lines += [f"    if _unknown or {wrong}:", "        raise _row.wrong_call(_args, _unknown)"]
         if self.inferred:
             lines += ["    if type is None:", f"        type = _row.infer({'_args, out' if self.has_out else '_args'})"]
         key = "".join(f"{_python_name(n)}, " for n in self.defaults) + "".join(f"{n} is None, " for n in self.optional)
+        key += "len(_args), " if len(arities) > 1 else ""
         values = ", ".join(f"{n!r}: {_python_name(n)}" for n in self.defaults)
         given = ", ".join(f"({n!r}, {n})" for n in self.optional)
         lines += [
             f"    _form = _forms.get(({key}))",
             "    if _form is None:",
             f"        _given = frozenset([_n for _n, _v in [{given}] if _v is not None])",
-            f"        _form = _forms[({key})] = _row.new_form({{{values}}}, _given)",
+            f"        _form = _forms[({key})] = _row.new_form({{{values}}}, _given, len(_args))",
         ]
         lines += [line for n in self.optional for line in (f"    if {n} is not None:", f"        _args += ({n},)")]
         lines.append(f"    return _append(_form, _args, {'out' if self.has_out else 'None'}, pred)")
@@ -275,7 +297,11 @@ class Overloads:
     def signature(self) -> inspect.Signature:
         """What the function takes, for `help` and editors."""
         kinds = inspect.Parameter
-        parameters = [kinds(n, kinds.POSITIONAL_ONLY) for n in self.positional]
+        fewest, most = min(self.positional), max(self.positional)
+        parameters = [
+            kinds(n, kinds.POSITIONAL_ONLY, default=kinds.empty if i < fewest else None)
+            for i, n in enumerate(self.positional[most])
+        ]
         keywords = {**dict.fromkeys(self.optional), **{_python_name(n): d for n, d in self.defaults.items()}}
         keywords |= {"out": None, "pred": None} if self.has_out else {"pred": None}
         return inspect.Signature(parameters + [kinds(n, kinds.KEYWORD_ONLY, default=d) for n, d in keywords.items()])
@@ -305,8 +331,14 @@ def _parameters(row: Row, *, optional: bool) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _taken_elsewhere(name: str, values: dict[str, Any]) -> str:
+    """A modifier or operand that some row of this name takes, but not with these modifiers."""
+    others = ", ".join(f"{n}={v!r}" for n, v in values.items() if n != name and v)
+    return f"takes no {name}" + (f" with {others}" if others else "")
+
+
 def _python_name(name: str) -> str:
-    name = name.replace("::", "_")
+    name = name.replace("::", "_").replace(".", "_")
     return name + "_" if keyword.iskeyword(name) else name
 
 

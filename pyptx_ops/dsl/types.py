@@ -29,7 +29,9 @@ class Type:
         """Whether an operand of this type may be a register of type `other`."""
         if self is other:
             return True
-        if self.bits != other.bits or (self.cls == "pred") != (other.cls == "pred"):
+        if self.bits != other.bits or (self.declared == "b8") != (other.declared == "b8"):
+            return False
+        if (self.cls == "pred") != (other.cls == "pred"):
             return False
         return self.cls == other.cls or "int" not in (self.cls, other.cls) or "float" not in (self.cls, other.cls)
 
@@ -49,6 +51,9 @@ def _types() -> dict[str, Type]:
         table[name] = Type(name, bits, "packed", *declared[bits])
     for name in ("e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "ue8m0x2"):
         table[name] = Type(name, 16, "packed", *declared[16])
+    for name in ("u16x2", "s16x2", "e4m3x4", "e5m2x4", "e2m3x4", "e3m2x4"):
+        table[name] = Type(name, 32, "packed", *declared[32])
+    table["e2m1x4"] = Type("e2m1x4", 16, "packed", *declared[16])
     table["e2m1x2"] = Type("e2m1x2", 8, "packed", "b8", "%rb")
     table["f32x2"] = Type("f32x2", 64, "packed", *declared[64])
     return table

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from . import arithmetic, control, memory, mma, sync, tma
+from . import arithmetic, atomic, bits, control, convert, memory, mma, sync, tma
 from .row import Row
 
 __all__ = ["ROWS", "Row"]
 
 ROWS: tuple[Row, ...] = (
     *arithmetic.ROWS,
+    *bits.ROWS,
+    *convert.ROWS,
     *memory.ROWS,
+    *atomic.ROWS,
     *control.ROWS,
     *sync.ROWS,
     *tma.ROWS,

@@ -4,21 +4,26 @@
 
 | written | Python keyword | meaning |
 |---|---|---|
-| `{.sat}` | `sat=False` | a flag |
+| `{.sat}` | `sat=False` | a flag; `{.ftz!}` is one that the row cannot do without |
 | `{.rnd:rn\\|rz}` | `rnd=None` | one of the choices, or nothing |
 | `{.space:global\\|shared::cta=global}` | `space="global"` | the default is spelled out; None leaves the slot out |
 | `{.type:@int}` with operands of `$type` | `type=None` | inferred from the operands when it is not given |
 | `{.shape!:m64n8k16}` | `shape` | must be given |
 | `{.L2::cache_hint?policy}` | – | spelled if and only if the operand `policy` is given |
+| `{~num:2\\|4=2}` | `num="2"` | not spelled: settles operands only |
 
 `@name` stands for a set of choices in CHOICES. A choice may end in `@8.6` (PTX version) or `@sm_90a` (target), or both,
-when it needs more than its row does.
+when it needs more than its row does. What one slot cannot say alone (two slots that go together, a shape that a type
+does not have) is a function in `rules`, which sees every modifier and the optional operands that are given: it returns
+None, what is wrong, or the Requirement of that combination.
 
 **Operands.** Words separated by spaces, in PTX order:
 
 | written | meaning |
 |---|---|
-| `a:u32`, `a:$type`, `a:$type^2` | a register or literal of that type; `^2` is twice the width; `~` instead of `:` admits wider registers |
+| `a:u32`, `a:$type`, `a:$type^2` | a register or literal of that type; `^2` is twice the width; a name in DERIVED is computed |
+| `a~$type` | the register may be wider |
+| `a:u32[0,15]` | literals lie within these bounds (and step); the upper one may be a function in COUNTS |
 | `=d:u32` | a destination: returned, in a fresh register or in `out=` |
 | `=d:u32\\|p:pred` | two destinations, `d\\|p`; `=_\\|p:pred` has the sink as its first |
 | `=?d:b64` | a destination that is the sink `_` unless `out=` names a register |
@@ -41,7 +46,7 @@ from typing import Union
 
 from ..types import TYPES, Type
 
-__all__ = ["CHOICES", "COUNTS", "Form", "FormError", "OperandSpec", "Requirement", "Row", "Slot"]
+__all__ = ["CHOICES", "COUNTS", "DERIVED", "Form", "FormError", "OperandSpec", "Requirement", "Row", "Slot"]
 
 Value = Union[str, bool, None]
 
@@ -60,11 +65,13 @@ CHOICES: dict[str, str] = {
     "vec": "v2|v4",
     "smem": "shared::cta|shared::cluster",
     "l1": "L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate",
+    "l2evict": "L2::evict_last|L2::evict_normal|L2::evict_first",
     "l2size": "L2::64B|L2::128B|L2::256B",
     "dim": "1d|2d|3d|4d|5d",
 }
 
 COUNTS: dict[str, Callable[[Mapping[str, Value]], int]] = {}
+DERIVED: dict[str, Callable[[Mapping[str, Value]], str]] = {}
 
 
 class FormError(ValueError):
@@ -78,6 +85,12 @@ class Requirement:
     version: tuple[int, int] = (1, 0)
     target: str = "sm_50"
 
+    def with_(self, other: Requirement | None) -> Requirement:
+        """Both: the higher version, and the other target where it names one."""
+        if other is None:
+            return self
+        return Requirement(max(self.version, other.version), self.target if other.target == "sm_50" else other.target)
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -89,6 +102,7 @@ class Slot:
     required: bool
     operand: str | None
     needs: Mapping[str, Requirement]
+    spelled: bool = True
 
     @property
     def is_flag(self) -> bool:
@@ -101,12 +115,14 @@ class Slot:
         if self.is_flag:
             if not isinstance(value, bool):
                 raise FormError(f"{self.name} is a flag and takes True or False, got {value!r}")
+            if self.required and not value:
+                raise FormError(f"{self.name}=True is compulsory here")
             return f".{self.name}" if value else ""
         if value is None and not self.required:
             return ""
         if value not in self.choices:
             raise FormError(f"{self.name} takes {' or '.join(map(repr, self.choices))}, got {value!r}")
-        return f".{value}"
+        return f".{value}" if self.spelled else ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,7 @@ class OperandSpec:
     sink: bool = False
     wider: bool = False
     second: tuple[str, str] | None = None
-    bounds: tuple[int, int, int] | None = None
+    bounds: tuple[int, Union[int, str], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +152,7 @@ class Operand:
     second: Type | None
     count: int
     output: bool
+    bounds: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
@@ -148,10 +165,13 @@ class Form:
     requirement: Requirement
 
 
-_SLOT = re.compile(r"\{\.([^{}]+)\}")
+Rule = Callable[[Mapping[str, Value]], Union[str, Requirement, None]]
+"""Sees the modifiers and given operands of a form; returns what is wrong, what it needs, or None."""
+
+_SLOT = re.compile(r"\{([.~][^{}]+)\}")
 _SPEC = re.compile(
     r"(?P<optional>\?)?(?P<role>[=+])?(?P<sink>\?)?(?P<name>\w+)(?P<sep>[:~])(?P<type>[$\w^]+)"
-    r"(?:\*(?P<count>[$\w]+))?(?:\|(?P<second>\w+):(?P<second_type>[$\w]+))?$"
+    r"(?:\*(?P<count>[$\w]+))?(?:\|(?P<second>\w+):(?P<second_type>[$\w]+))?(?:\[(?P<bounds>[-\w,]+)\])?$"
 )
 
 
@@ -166,6 +186,7 @@ class Row:
     target: str = "sm_50"
     meaning: str = ""
     doc: str = ""
+    rules: tuple[Rule, ...] = ()
     _forms: dict[object, Form] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -198,7 +219,7 @@ class Row:
     def form(self, values: Mapping[str, Value], given: frozenset[str] = frozenset()) -> Form:
         """The form for the keywords `values` and the optional operands `given`. Raises FormError."""
         opcode = ""
-        version, target = self.requirement.version, self.requirement.target
+        need = self.requirement
         for segment in self.segments:
             if isinstance(segment, str):
                 opcode += segment
@@ -206,17 +227,16 @@ class Row:
             value = values.get(segment.name, segment.default) if segment.operand is None else None
             text = segment.spell(value, given)
             opcode += text
-            need = segment.needs.get(str(value) if segment.choices else segment.name) if text else None
-            if need is not None:
-                version = max(version, need.version)
-                target = need.target if need.target != "sm_50" else target
-        full = {s.name: values.get(s.name, s.default) for s in self.slots}
-        operands = tuple(
-            _settle(spec, full)
-            for spec in self.specs
-            if not spec.optional or spec.name in given
-        )
-        return Form(self, opcode, operands, Requirement(version, target))
+            if text:
+                need = need.with_(segment.needs.get(str(value) if segment.choices else segment.name))
+        full = {s.name: values.get(s.name, s.default) for s in self.slots} | dict.fromkeys(given, True)
+        for rule in self.rules:
+            verdict = rule(full)
+            if isinstance(verdict, str):
+                raise FormError(verdict)
+            need = need.with_(verdict)
+        operands = tuple(_settle(spec, full) for spec in self.specs if not spec.optional or spec.name in given)
+        return Form(self, opcode, operands, need)
 
     def match(self, opcode: str) -> dict[str, Value] | None:
         """The keyword values with which this row spells `opcode`, or None. Operand-bound slots come back as flags."""
@@ -229,8 +249,11 @@ def _match(segments: tuple[Union[str, Slot], ...], text: str) -> dict[str, Value
     head, rest = segments[0], segments[1:]
     if isinstance(head, str):
         return _match(rest, text[len(head) :]) if text.startswith(head) else None
+    if not head.spelled:
+        found = _match(rest, text)
+        return None if found is None else {head.name: head.default, **found}
     if head.is_flag:
-        spelled, absent = (head.name,), True
+        spelled, absent = (head.name,), not head.required
     else:
         spelled, absent = head.choices, not head.required
     for choice in sorted(spelled, key=len, reverse=True):
@@ -251,11 +274,12 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def _parse_slot(text: str) -> Slot:
+    shown, text = text[0] == ".", text[1:]
     if ":" not in text.replace("::", ""):
+        text, need = _annotation(text)
         name, _, operand = text.partition("?")
-        name, need = _annotation(name)
-        needs = {name: need} if need else {}
-        return Slot(name, (), False, False, operand or None, needs)
+        required, name = name.endswith("!"), name.rstrip("!")
+        return Slot(name, (), False, required, operand or None, {name: need} if need else {})
     name, choices = re.split(r"(?<!:):(?!:)", text, maxsplit=1)
     required = name.endswith("!")
     name = name.rstrip("!")
@@ -270,7 +294,7 @@ def _parse_slot(text: str) -> Slot:
             if need:
                 needs[word] = need
     inferred = name == "type" and not default
-    return Slot(name, tuple(words), default or None, required or inferred, None, needs)
+    return Slot(name, tuple(words), default or None, required or inferred, None, needs, shown)
 
 
 def _annotation(word: str) -> tuple[str, Requirement | None]:
@@ -290,10 +314,8 @@ def _parse_operand(word: str) -> OperandSpec:
     optional = word.startswith("?")
     bare = word.lstrip("?")
     if bare.startswith("#"):
-        name, _, bounds = bare[1:].partition("[")
-        limits = [int(b, 0) for b in bounds.rstrip("]").split(",")] if bounds else None
-        span = (limits[0], limits[1], limits[2] if len(limits) > 2 else 1) if limits else None
-        return OperandSpec(name, "immediate", optional=optional, bounds=span)
+        name, _, bounds = bare[1:].rstrip("]").partition("[")
+        return OperandSpec(name, "immediate", optional=optional, bounds=_bounds(bounds))
     if bare.startswith("["):
         inner = bare.strip("[]")
         if "," in inner:
@@ -309,17 +331,31 @@ def _parse_operand(word: str) -> OperandSpec:
     kind = "label" if match["type"] == "label" else "value"
     return OperandSpec(
         match["name"], kind, match["type"], match["count"] or "", role,
-        bool(match["optional"]), bool(match["sink"]), match["sep"] == "~", second,
+        bool(match["optional"]), bool(match["sink"]), match["sep"] == "~", second, _bounds(match["bounds"]),
     )  # fmt: skip
+
+
+def _bounds(text: str | None) -> tuple[int, Union[int, str], int] | None:
+    if not text:
+        return None
+    low, high, *step = text.split(",")
+    return int(low), high if high in COUNTS else int(high), int(step[0]) if step else 1
 
 
 def _settle(spec: OperandSpec, values: Mapping[str, Value]) -> Operand:
     settled = _settle_type(spec.type, values) if spec.type and spec.kind != "label" else None
     second = _settle_type(spec.second[1], values) if spec.second else None
-    return Operand(spec, spec.name, spec.kind, settled, second, _settle_count(spec.count, values), spec.role == "out")
+    bounds = None
+    if spec.bounds is not None:
+        low, high, step = spec.bounds
+        bounds = low, COUNTS[high](values) if isinstance(high, str) else high, step
+    count = _settle_count(spec.count, values)
+    return Operand(spec, spec.name, spec.kind, settled, second, count, spec.role == "out", bounds)
 
 
 def _settle_type(text: str, values: Mapping[str, Value]) -> Type:
+    if text in DERIVED:
+        text = DERIVED[text](values)
     text, _, factor = text.partition("^")
     name = str(values[text[1:]]) if text.startswith("$") else text
     if factor:
