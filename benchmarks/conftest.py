@@ -33,10 +33,11 @@ def clock() -> CudaClock:
 
 
 @pytest.fixture
-def compare(benchmark: Any, request: pytest.FixtureRequest) -> Callable[[Callable[[], Workload]], None]:
+def compare(request: pytest.FixtureRequest) -> Callable[[Callable[[], Workload]], None]:
     """Checks a workload, measures it beside its peers (in `extra_info`), then alone with pytest-benchmark."""
     if not torch.cuda.is_available():
         pytest.skip("benchmarks need a GPU")
+    benchmark: Any = request.getfixturevalue("benchmark")
     clock: CudaClock = request.getfixturevalue("clock")
     benchmark._timer = Moment
 

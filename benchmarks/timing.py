@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Call", "Clock", "CudaClock", "copy_bandwidth", "interleaved"]
+__all__ = ["Call", "Clock", "CudaClock", "compiled", "copy_bandwidth", "interleaved"]
 
 Call = Callable[[], object]
 
@@ -70,6 +70,19 @@ def interleaved(calls: Mapping[str, Call], clock: Clock, seconds: float) -> dict
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, int(1e6 * seconds / estimate)))
     medians = map(statistics.median, clock.samples(functions, rounds))
     return dict(zip(calls, medians, strict=True))
+
+
+def compiled(function: Callable[..., object], *args: object) -> Call:
+    """A call of torch.compile's version for exactly these shapes, which its first use makes."""
+    made: list[Callable[..., object]] = []
+
+    def call() -> object:
+        if not made:
+            torch._dynamo.reset()  # so that shapes seen before do not count towards its limit
+            made.append(torch.compile(function, dynamic=False))
+        return made[0](*args)
+
+    return call
 
 
 def copy_bandwidth(clock: Clock) -> float:
