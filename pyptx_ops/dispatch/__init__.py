@@ -49,9 +49,12 @@ _routes = _CudaRoutes()
 _warned: set[str] = set()
 
 
-def route(device: torch.device | str) -> Route:
-    """Says whether the ops run kernels or the reference path on a device, and why. Cached per device."""
-    device = torch.device(device)
+def route(device: torch.device | str | int) -> Route:
+    """Says whether the ops run kernels or the reference path on a device, and why. Cached per device.
+
+    device: an integer is the index of a CUDA device.
+    """
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type != "cuda":
         return Route("reference", None, f"{device.type} tensors take the reference path")
     return _routes[torch.cuda.current_device() if device.index is None else device.index]

@@ -27,12 +27,13 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 _any_requires_grad = torch._C._any_requires_grad
 _grad_enabled = torch.is_grad_enabled
 
-# Key sets in which autograd is followed by the backend and nothing else, by their bits.
+# Key sets in which autograd is followed by the backend and nothing else, by their bits. ADInplaceOrView is among them
+# only where the op has a kernel for it.
 _PLAIN = {
-    (_KeySet(backend) | _KeySet(autograd)).raw_repr()
+    (_KeySet(backend) | _KeySet(autograd) | also).raw_repr()
     for backend, autograd in ((_Key.CPU, _Key.AutogradCPU), (_Key.CUDA, _Key.AutogradCUDA))
+    for also in (_KeySet(_Key.Undefined), _KeySet(_Key.ADInplaceOrView))
 }
-_PLAIN |= {(_KeySet.from_raw_repr(bits) | _KeySet(_Key.ADInplaceOrView)).raw_repr() for bits in _PLAIN}
 _AUTOCAST = {"cpu": _KeySet(_Key.AutocastCPU), "cuda": _KeySet(_Key.AutocastCUDA)}
 
 

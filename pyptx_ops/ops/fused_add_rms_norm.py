@@ -93,7 +93,7 @@ def backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tensor |
     x, residual, weight = ctx.saved_tensors
     total, dweight = dsum, None
     if dy is not None:
-        total, dweight = gradients(_sum(x, residual), dy, weight, *ctx.options, ctx.needs_input_grad[2])
+        total, dweight = gradients(_sum(x, residual), dy, weight, ctx.needs_input_grad[2], *ctx.options)
         if dsum is not None:
             total = total + dsum
     if total is not None:

@@ -85,6 +85,7 @@ def run(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     check(a, b, offs, bias, out_dtype)
+    assert offs is not None  # checked
     if dispatch.runs_kernels(a):
         return kernels.grouped_gemm(a, b, offs, bias, out_dtype)
     return reference(a, b, offs, bias, out_dtype=out_dtype)

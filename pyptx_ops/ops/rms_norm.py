@@ -47,7 +47,7 @@ def normalized(
 
 
 def gradients(
-    values: Tensor, dy: Tensor, weight: Tensor | None, eps: float, weight_offset: float, cast: bool, needs_weight: bool
+    values: Tensor, dy: Tensor, weight: Tensor | None, needs_weight: bool, eps: float, weight_offset: float, cast: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of `normalized` for `values`, in their dtype, and for the weight. Roundings have derivative 1."""
     rstd = torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
@@ -96,7 +96,7 @@ def save(
 def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     values = x.to(accumulator(x.dtype))
-    dx, dweight = gradients(values, dy, weight, *ctx.options, ctx.needs_input_grad[1])
+    dx, dweight = gradients(values, dy, weight, ctx.needs_input_grad[1], *ctx.options)
     return dx.to(x.dtype) if ctx.needs_input_grad[0] else None, dweight, None, None, None
 
 

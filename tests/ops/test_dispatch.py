@@ -45,7 +45,9 @@ def test_hopper_with_kernels(gpus):
     with launch.use_launcher(Launcher("sm_90a")):
         route = dispatch.route("cuda")
         assert (route.path, route.arch) == ("kernel", "sm_90a") and "NVIDIA H200" in route.why
-        assert dispatch.route("cuda:0") is route and dispatch.route(torch.device("cuda", 0)) is route
+        assert (
+            dispatch.route(0) is dispatch.route("cuda:0") is route and dispatch.route(torch.device("cuda", 0)) is route
+        )
 
 
 def test_hopper_without_kernels_says_so_once(gpus):

@@ -143,7 +143,11 @@ def test_gradients(device, offset, cast, has_weight):
 
 @pytest.mark.parametrize("needs", ["x", "residual", "weight"])
 def test_gradient_of_one_input(device, needs):
-    inputs = dict(x=randn(3, 5, device=device), residual=randn(3, 5, device=device), weight=randn(5, device=device))
+    inputs = {
+        "x": randn(3, 5, device=device),
+        "residual": randn(3, 5, device=device),
+        "weight": randn(5, device=device),
+    }
     inputs[needs].requires_grad_()
     y, total = pyptx_ops.fused_add_rms_norm(**inputs)
     (got,) = torch.autograd.grad((y.square() + total).sum(), inputs[needs])

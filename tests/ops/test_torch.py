@@ -216,6 +216,8 @@ def test_func_transforms(device):
     torch.testing.assert_close(torch.func.grad(loss)(x), wanted)
     value, pullback = torch.func.vjp(lambda x: pyptx_ops.swiglu(x, x), x)
     torch.testing.assert_close(value, pyptx_ops.swiglu(x, x))
+    (wanted,) = torch.autograd.grad(pyptx_ops.swiglu(leaf, leaf), leaf, x)
+    torch.testing.assert_close(pullback(x)[0], wanted)
     direction = randn(4, 6, device=device)
     curvature = torch.func.grad(lambda x: (torch.func.grad(loss)(x) * direction).sum())(x)
     torch.testing.assert_close(curvature, torch.autograd.functional.vhp(loss, x, direction)[1])
