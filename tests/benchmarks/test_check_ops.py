@@ -1,0 +1,81 @@
+"""The checks of the ops, on a CPU's reference path, and what they say of ops that are wrong."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+
+import pyptx_ops
+from benchmarks import check_ops, products
+from benchmarks.check_cases import Check, checks, gathered_excess, grouped_check, norm_check, packed_check
+
+SMALL = 20_000
+EVERY = [check for check in checks() if check.elements <= SMALL]
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "DEVICE", "cpu")
+
+
+def soon() -> float:
+    return time.monotonic() + 60
+
+
+@pytest.mark.parametrize("op", sorted({check.op for check in EVERY}))
+def test_the_reference_passes(op: str) -> None:
+    tallies, left_out = check_ops.tallied([check for check in EVERY if check.op == op][::37], soon())
+    assert left_out == 0 and {dtype for _, dtype in tallies} == {"bfloat16", "float16"}
+    for tally in tallies.values():
+        assert tally.failures == [] and 0 < tally.worst <= 1
+
+
+def test_names_are_unique() -> None:
+    names = [(check.op, check.dtype, check.name) for check in checks()]
+    assert len(set(names)) == len(names)
+
+
+def test_wrong_values_errors_and_late_checks_are_told() -> None:
+    def refuses() -> float:
+        raise ValueError("no such tile")
+
+    every = [Check("op", torch.bfloat16, name, 1, run) for name, run in (
+        ("right", lambda: 0.5), ("wrong", lambda: 2.0), ("lost", lambda: math.inf), ("nan", lambda: math.nan),
+        ("refused", refuses),
+    )]  # fmt: skip
+    tallies, left_out = check_ops.tallied(every, soon())
+    (tally,) = tallies.values()
+    assert (tally.checks, tally.worst, tally.at, left_out) == (5, 2.0, "wrong", 0)
+    assert [text.split(":")[0] for text in tally.failures] == ["wrong", "lost", "nan", "refused"]
+    assert check_ops.tallied(every, time.monotonic() - 1) == ({}, 5)
+
+
+def test_what_the_checks_catch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(op):
+        def run(*args, **kwargs):
+            out = op(*args, **kwargs).clone()
+            out[-1, -1] = 7
+            return out
+
+        return run
+
+    for name, check in (
+        ("grouped_gemm", grouped_check((3, 0, 4), 8, 16, 2, True, torch.bfloat16, bias=False, wide=False)),
+        ("rms_norm", norm_check("rms_norm", 5, 40, torch.bfloat16, "x", 0.0, True)),
+        ("silu_and_mul", packed_check(5, 40, torch.bfloat16, interleaved=True)),
+    ):
+        torch.manual_seed(0)
+        assert check.run() <= 1
+        with monkeypatch.context() as patch:
+            patch.setattr(pyptx_ops, name, wrong(getattr(pyptx_ops, name)))
+            assert check.run() > 1
+
+
+def test_gathered_products_agree_with_the_loop() -> None:
+    a, b, bias = products.operand(9, 8), products.operand(32, 8).view(4, 8, 8), products.operand(4, 8)
+    offs = products.offs_of(torch.tensor([2, 0, 5, 0]))
+    out = pyptx_ops.grouped_gemm(a, b, offs, bias)
+    assert gathered_excess(out, a, b, offs, bias) == pytest.approx(products.grouped_excess(out, a, b, offs, bias))
