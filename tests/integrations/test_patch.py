@@ -154,18 +154,50 @@ def test_submodule_and_single_modules(qwen3_moe):
 # --- what is not proven to be the same stays as it is ---
 
 
-class OtherRMSNorm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(64))
+FORMULA = """
+import {module} as torch
+
+def forward(self, hidden_states{parameter}):
+    {name} = hidden_states.dtype
+    hidden_states = hidden_states.to(torch.float32)
+    square = hidden_states.pow({power}).mean(-1, keepdim=True)
+    hidden_states = hidden_states * torch.rsqrt(square {sign} self.variance_epsilon)
+    return {weight} * hidden_states.to({name})
+"""
+AS_IN_LIBRARY = {"parameter": "", "name": "dtype", "power": 2, "sign": "+", "weight": "self.weight", "module": "torch"}
+
+
+def norm(**changes):
+    """An RMSNorm under another name, with the library's formula but for the changes."""
+    namespace = {}
+    exec(FORMULA.format(**AS_IN_LIBRARY | changes), namespace)
+
+    def init(self):
+        nn.Module.__init__(self)
+        self.weight = nn.Parameter(torch.ones(64))
         self.variance_epsilon = 1e-6
 
-    def forward(self, hidden_states):
-        dtype = hidden_states.dtype
-        hidden_states = hidden_states.to(torch.float32)
-        square = hidden_states.pow(2).mean(-1, keepdim=True)
-        hidden_states = hidden_states * torch.rsqrt(square + self.variance_epsilon)
-        return (1 + self.weight) * hidden_states.to(dtype)
+    return type("OtherRMSNorm", (nn.Module,), {"__init__": init, "forward": namespace["forward"]})()
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"name": "anything"}, True),
+        ({"power": 4}, False),
+        ({"sign": "-"}, False),
+        ({"weight": "(1 + self.weight)"}, False),
+        ({"weight": "self.scale"}, False),
+        ({"parameter": ", residual=None"}, False),
+        ({"module": "math"}, False),
+    ],
+    ids=str,
+)
+def test_only_the_same_formula(changes, same):
+    report = pyptx_ops.patch(nn.Sequential(norm(**changes)))
+    assert counts(report.replaced) == ({"rms_norm": 1} if same else {})
+    assert len(report.skipped) == (not same)
 
 
 def reason(report, name):
@@ -176,7 +208,11 @@ def reason(report, name):
 @pytest.mark.parametrize(
     ("spoil", "name", "says"),
     [
-        (lambda m: setattr(m.model, "norm", OtherRMSNorm()), "model.norm", "not the one that rms_norm computes"),
+        (
+            lambda m: setattr(m.model, "norm", norm(weight="(1 + self.weight)")),
+            "model.norm",
+            "not the one that rms_norm computes",
+        ),
         (lambda m: m.model.norm.double(), "model.norm", "weight is torch.float64"),
         (lambda m: setattr(m.model.norm, "variance_epsilon", torch.tensor(1e-6)), "model.norm", "takes a float"),
         (lambda m: setattr(m.model.norm, "forward", lambda x: x), "model.norm", "overridden on the instance"),
