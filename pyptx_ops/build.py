@@ -9,6 +9,7 @@ the kernels and the config are the same, an assembly where the PTX and ptxas are
 from __future__ import annotations
 
 import argparse
+import fcntl
 import fnmatch
 import hashlib
 import importlib
@@ -20,8 +21,9 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -77,27 +79,62 @@ def build(
     if module is None and arch not in FAMILIES:
         raise BuildError(f"wanted an architecture out of {', '.join(FAMILIES)}, got {arch!r}")
     directory = (output or settings.artifacts_directory()) / arch
-    work = directory / WORK
-    if force:
-        shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True, exist_ok=True)
-    jobs = jobs or os.cpu_count() or 1
     every = _jobs(arch, module or FAMILIES[arch])
     chosen = [job for job in every if fnmatch.fnmatchcase(job.name, only)]
     if not chosen:
         raise BuildError(f"no kernel of {arch} is called {only!r}; there are {', '.join(job.name for job in every)}")
-    records = _trace_all(chosen, directory, jobs)
     ptxas = find_ptxas()
-    before = _manifest_before(directory)
     if ptxas is None:
         _warn_about_no_ptxas()
-        records = [_keep_cubin(record, before, directory) for record in records]
-    else:
-        _assemble(ptxas, arch, directory, [record.name for record in records], jobs)
-        records = _check(records, {record.name: _report(work, record.name) for record in records})
-    manifest = Manifest(arch, ptxas.version if ptxas else None, _merge(every, records, before))
+    with _alone(directory):
+        if force:
+            shutil.rmtree(directory / WORK, ignore_errors=True)
+        (directory / WORK).mkdir(exist_ok=True)
+        records = _make(chosen, arch, directory, ptxas, jobs or os.cpu_count() or 1)
+        return _publish(every, records, arch, directory, ptxas)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Waits for another build of the same directory to end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(chosen: list[Job], arch: str, directory: Path, ptxas: Ptxas | None, jobs: int) -> list[KernelRecord]:
+    """Traces and assembles in the work folder; the records, once every kernel has passed."""
+    work = directory / WORK
+    records = _trace_all(chosen, work, jobs)
+    if ptxas is None:
+        before = _manifest_before(directory)
+        return [_keep_cubin(record, before, directory) for record in records]
+    _assemble(ptxas, arch, work, [record.name for record in records], jobs)
+    reports = [parse_report((work / f"{record.name}.log").read_text()) for record in records]
+    failures = [line for record, report in zip(records, reports, strict=True) for line in _complaints(record, report)]
+    if failures:
+        raise BuildError("\n".join(failures))
+    return [_assembled(record, report) for record, report in zip(records, reports, strict=True)]
+
+
+def _publish(
+    every: list[Job], records: list[KernelRecord], arch: str, directory: Path, ptxas: Ptxas | None
+) -> Manifest:
+    """Puts the kernels and their manifest where the launcher looks, and removes those that are no more."""
+    for record in records:
+        for name in (record.ptx, record.cubin):
+            made = directory / WORK / name if name else None
+            if made and made.is_file():
+                _write_if_changed(directory / made.name, made.read_bytes())
+    known = _manifest_before(directory) | {record.name: record for record in records}
+    kernels = tuple(known[job.name] for job in every if job.name in known)
+    manifest = Manifest(arch, ptxas.version if ptxas else None, kernels)
     manifest.save(directory)
-    _remove_stale(directory, manifest)
+    wanted = {name for record in kernels for name in (record.ptx, record.cubin)}
+    for path in (*directory.glob("*.ptx"), *directory.glob("*.cubin")):
+        if path.name not in wanted:
+            path.unlink()
     return manifest
 
 
@@ -130,9 +167,9 @@ def _hash_of_sources(module: str) -> str:
     return digest.hexdigest()
 
 
-def _trace_all(jobs: list[Job], directory: Path, processes: int) -> list[KernelRecord]:
+def _trace_all(jobs: list[Job], work: Path, processes: int) -> list[KernelRecord]:
     """The records of the kernels, without what ptxas adds; traces only those that changed."""
-    cached = [_cached(job, directory) for job in jobs]
+    cached = [_cached(job, work) for job in jobs]
     todo = [job for job, record in zip(jobs, cached, strict=True) if record is None]
     if len(todo) > 1 and processes > 1:
         fork = multiprocessing.get_context("fork")  # a fresh interpreter would import torch, which a build may not have
@@ -147,23 +184,23 @@ def _trace_all(jobs: list[Job], directory: Path, processes: int) -> list[KernelR
             failures.setdefault(failure, []).append(job.name)
             continue
         fresh[job.name] = record
-        _write_if_changed(directory / record.ptx, ptx)
+        _write_if_changed(work / record.ptx, ptx.encode())
         traced = {"key": job.key, "record": asdict(record)}
-        write_atomically(directory / WORK / f"{job.name}.json", json.dumps(traced))
+        write_atomically(work / f"{job.name}.json", json.dumps(traced).encode())
     if failures:
         raise BuildError("\n".join(f"{_few(names)}: no trace: {cause}" for cause, names in failures.items()))
     return [record or fresh[job.name] for job, record in zip(jobs, cached, strict=True)]
 
 
-def _cached(job: Job, directory: Path) -> KernelRecord | None:
-    path = directory / WORK / f"{job.name}.json"
+def _cached(job: Job, work: Path) -> KernelRecord | None:
+    path = work / f"{job.name}.json"
     if not path.is_file():
         return None
     traced = json.loads(path.read_text())
     if traced["key"] != job.key:
         return None
     record = KernelRecord.from_json(traced["record"])
-    ptx = directory / record.ptx
+    ptx = work / record.ptx
     same = ptx.is_file() and hashlib.sha256(ptx.read_bytes()).hexdigest() == record.ptx_sha256
     return record if same else None
 
@@ -211,42 +248,33 @@ def _where(error: BaseException) -> str:
     return where
 
 
-def _write_if_changed(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, content: bytes) -> None:
     """Leaves an unchanged file alone, so that ninja sees nothing to do."""
-    if not path.is_file() or path.read_text() != text:
-        write_atomically(path, text)
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomically(path, content)
 
 
 # ------------------------------------------------------------------------------------------------------------ ptxas
 
 
-def _assemble(ptxas: Ptxas, arch: str, directory: Path, names: Iterable[str], jobs: int) -> None:
-    """Runs ptxas on the PTX files that changed, under ninja; the output of `ptxas -v` goes to build/<name>.log."""
+def _assemble(ptxas: Ptxas, arch: str, work: Path, names: Iterable[str], jobs: int) -> None:
+    """Runs ptxas on the PTX files that changed, under ninja; the output of `ptxas -v` goes to <name>.log."""
     flags = " ".join((*FLAGS, f"--gpu-name={arch}"))
     lines = [
-        "ninja_required_version = 1.5",
-        f"builddir = {WORK}",
         "rule ptxas",
-        f"  command = {_escape(str(ptxas.path))} {flags} $in --output-file $out 2> $log || (cat $log; exit 1)",
+        # The path is a variable: where ptxas is does not matter, its version does.
+        f'  command = "$$PTXAS" {flags} $in --output-file $cubin 2> $log || (cat $log; exit 1)',
         "  description = ptxas $in",
-        f"# ptxas {ptxas.version}",
     ]
     for name in names:
-        log = f"{WORK}/{name}.log"
-        lines += [f"build {name}.cubin | {log}: ptxas {name}.ptx | {_escape(str(ptxas.path))}", f"  log = {log}"]
-        lines += [f"  out = {name}.cubin"]
-    _write_if_changed(directory / WORK / "build.ninja", "\n".join(lines) + "\n")
-    command = [_ninja(), "-f", f"{WORK}/build.ninja", "-j", str(jobs), "-k", "0", "--quiet"]
-    done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lines += [f"build {name}.cubin | {name}.log: ptxas {name}.ptx | ptxas.version"]
+        lines += [f"  cubin = {name}.cubin", f"  log = {name}.log"]
+    _write_if_changed(work / "ptxas.version", f"{ptxas.version}\n".encode())
+    _write_if_changed(work / "build.ninja", ("\n".join(lines) + "\n").encode())
+    command = ["env", f"PTXAS={ptxas.path}", _ninja(), "-j", str(jobs), "-k", "0", "--quiet"]
+    done = subprocess.run(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise BuildError(f"ptxas {ptxas.version} ({ptxas.path}) does not assemble every kernel:\n{done.stdout}")
-
-
-def _escape(path: str) -> str:
-    """A path as ninja and the shell both read it."""
-    if any(character in path for character in "'\"\\\n&;|<>*?()`"):
-        raise BuildError(f"wanted a ptxas whose path the shell takes as it is, got {path!r}")
-    return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
 
 def _ninja() -> str:
@@ -258,27 +286,21 @@ def _ninja() -> str:
     return found
 
 
-def _report(work: Path, name: str) -> Report:
-    return parse_report((work / f"{name}.log").read_text())
+def _complaints(record: KernelRecord, report: Report) -> list[str]:
+    """Why a kernel must not be shipped: spills without a reason, wgmma serialised, setmaxnreg ignored."""
+    found = [f"{record.name}: {line}" for line in report.advisories]
+    spilled = report.spill_stores or report.spill_loads
+    if spilled and not any(fnmatch.fnmatchcase(record.name, glob) for glob in ALLOWED_SPILLS):
+        found.append(
+            f"{record.name} spills: {report.spill_stores} bytes stored, {report.spill_loads} loaded with "
+            f"{report.registers} registers; make it fit, or give the reason in ALLOWED_SPILLS"
+        )
+    return found
 
 
-def _check(records: list[KernelRecord], reports: dict[str, Report]) -> list[KernelRecord]:
-    """Adds what ptxas said to the records. Raises BuildError for spills without a reason and for serialised wgmma."""
-    failures, checked = [], []
-    for record in records:
-        report = reports[record.name]
-        spilled = report.spill_stores or report.spill_loads
-        if spilled and not any(fnmatch.fnmatchcase(record.name, glob) for glob in ALLOWED_SPILLS):
-            failures.append(
-                f"{record.name} spills: {report.spill_stores} bytes stored, {report.spill_loads} loaded with "
-                f"{report.registers} registers; make it fit, or give the reason in ALLOWED_SPILLS"
-            )
-        failures += [f"{record.name}: {line}" for line in report.advisories]
-        added = {field: value for field, value in asdict(report).items() if field != "advisories"}
-        checked.append(replace(record, cubin=f"{record.name}.cubin", **added))
-    if failures:
-        raise BuildError("\n".join(failures))
-    return checked
+def _assembled(record: KernelRecord, report: Report) -> KernelRecord:
+    numbers = {field: value for field, value in asdict(report).items() if field != "advisories"}
+    return replace(record, cubin=f"{record.name}.cubin", **numbers)
 
 
 # --------------------------------------------------------------------------------------------------------- manifest
@@ -299,21 +321,6 @@ def _keep_cubin(record: KernelRecord, before: dict[str, KernelRecord], directory
         return record
     names = ("cubin", "registers", "stack", "spill_stores", "spill_loads", "static_shared_memory")
     return replace(record, **{name: getattr(old, name) for name in names})
-
-
-def _merge(
-    every: Sequence[Job], records: Iterable[KernelRecord], before: dict[str, KernelRecord]
-) -> tuple[KernelRecord, ...]:
-    known = before | {record.name: record for record in records}
-    return tuple(known[job.name] for job in every if job.name in known)
-
-
-def _remove_stale(directory: Path, manifest: Manifest) -> None:
-    """Removes the files of kernels that are no more."""
-    wanted = {name for record in manifest.kernels for name in (record.ptx, record.cubin)}
-    for path in (*directory.glob("*.ptx"), *directory.glob("*.cubin")):
-        if path.name not in wanted:
-            path.unlink()
 
 
 def _warn_about_no_ptxas() -> None:

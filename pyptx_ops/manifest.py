@@ -128,7 +128,7 @@ class Manifest:
     def save(self, directory: Path) -> Path:
         """Writes manifest.json into the directory at once or not at all, and returns its path."""
         path = directory / FILE
-        write_atomically(path, self.dumps())
+        write_atomically(path, self.dumps().encode())
         return path
 
     @classmethod
@@ -142,13 +142,13 @@ class Manifest:
             raise ManifestError(f"{path}: {error}; run `python -m pyptx_ops.build --force`") from error
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a text file so that a reader sees the old content or the new, never a part."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         Path(temporary).chmod(0o644)  # mkstemp makes files private
         os.replace(temporary, path)
     except BaseException:

@@ -35,7 +35,12 @@ def make(output: Path, **options: object) -> Manifest:
 
 
 def times(output: Path, pattern: str) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in (output / "sm_90a").rglob(pattern)}
+    return {path.name: path.stat().st_mtime_ns for path in (output / "sm_90a").glob(pattern)}
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    """What the launcher sees."""
+    return {path.name: path.read_bytes() for path in (output / "sm_90a").iterdir() if path.is_file()}
 
 
 @dataclass(frozen=True)
@@ -75,21 +80,21 @@ def test_every_config_becomes_a_kernel(tmp_path: Path) -> None:
 
 def test_what_did_not_change_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make(tmp_path)
-    before = times(tmp_path, "scale*")
+    before, made = times(tmp_path, "scale*"), times(tmp_path, "build/scale*")
     monkeypatch.setattr(build_module, "_trace", lambda job: pytest.fail(f"traced {job.name} again"))
     assert make(tmp_path) == first
-    assert times(tmp_path, "scale*") == before
+    assert (times(tmp_path, "scale*"), times(tmp_path, "build/scale*")) == (before, made)
 
 
 def test_changed_sources_are_traced_and_unchanged_ptx_is_not_assembled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path)
-    cubins, traces = times(tmp_path, "*.cubin"), times(tmp_path, "*.json")
+    cubins, traces = times(tmp_path, "build/*.cubin"), times(tmp_path, "build/*.json")
     monkeypatch.setattr(build_module, "_hash_of_sources", lambda module: "other sources")
     make(tmp_path)
-    assert times(tmp_path, "*.cubin") == cubins
-    assert all(times(tmp_path, "*.json")[f"{name}.json"] > traces[f"{name}.json"] for name in NAMES)
+    assert times(tmp_path, "build/*.cubin") == cubins
+    assert all(times(tmp_path, "build/*.json")[f"{name}.json"] > traces[f"{name}.json"] for name in NAMES)
 
 
 @pytest.mark.parametrize("edited", ["dsl/ir.py", "kernels/family.py", "build/fake.py"])
@@ -102,25 +107,34 @@ def test_the_hash_covers_dsl_kernels_and_the_module(monkeypatch: pytest.MonkeyPa
     assert build_module._hash_of_sources(FAKE) == before
 
 
-@pytest.mark.parametrize("lost", ["scale_2_128.ptx", "scale_2_128.cubin"])
-def test_a_lost_or_edited_file_is_made_again(tmp_path: Path, lost: str) -> None:
+FILES = ["scale_2_128.ptx", "scale_2_128.cubin", "build/scale_2_128.ptx", "build/scale_2_128.cubin"]
+
+
+@pytest.mark.parametrize("lost", FILES)
+def test_a_lost_file_is_made_again(tmp_path: Path, lost: str) -> None:
     make(tmp_path)
     path = tmp_path / "sm_90a" / lost
     right = path.read_bytes()
     path.unlink()
     make(tmp_path)
     assert path.read_bytes() == right
-    if path.suffix == ".ptx":
-        path.write_bytes(right + b"// edited\n")
-        make(tmp_path)
-        assert path.read_bytes() == right
+
+
+@pytest.mark.parametrize("edited", FILES[:3])
+def test_an_edited_file_is_made_again(tmp_path: Path, edited: str) -> None:
+    make(tmp_path)
+    path = tmp_path / "sm_90a" / edited
+    right = path.read_bytes()
+    path.write_bytes(right + b"// edited\n")
+    make(tmp_path)
+    assert path.read_bytes() == right
 
 
 def test_force_starts_from_nothing(tmp_path: Path) -> None:
     make(tmp_path)
-    before = times(tmp_path, "*.cubin")
+    before = times(tmp_path, "build/*.cubin")
     make(tmp_path, force=True)
-    assert all(time > before[name] for name, time in times(tmp_path, "*.cubin").items())
+    assert all(time > before[name] for name, time in times(tmp_path, "build/*.cubin").items())
 
 
 def test_only_keeps_the_other_kernels(tmp_path: Path) -> None:
@@ -136,7 +150,7 @@ def test_kernels_that_are_no_more_are_removed(tmp_path: Path, monkeypatch: pytes
     (family,) = fake.FAMILIES
     monkeypatch.setattr(fake, "FAMILIES", (Family("scale", family.configs[:1], family.build),))
     make(tmp_path)
-    left = sorted(path.name for path in (tmp_path / "sm_90a").iterdir() if path.is_file())
+    left = sorted(path.name for path in (tmp_path / "sm_90a").iterdir() if path.is_file() and path.name[0] != ".")
     assert left == ["manifest.json", "scale_2_128.cubin", "scale_2_128.ptx"]
 
 
@@ -196,11 +210,11 @@ def greedy(config: Named) -> SimpleNamespace:
 
 def test_a_spill_fails_the_build_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path)
-    before = (tmp_path / "sm_90a/manifest.json").read_bytes()
-    use(monkeypatch, crowded, "crowded")
-    with pytest.raises(BuildError, match=r"crowded spills: \d+ bytes stored, \d+ loaded with 24 registers"):
+    before = contents(tmp_path)
+    use(monkeypatch, crowded, "scale_2_128")
+    with pytest.raises(BuildError, match=r"scale_2_128 spills: \d+ bytes stored, \d+ loaded with 24 registers"):
         make(tmp_path)
-    assert (tmp_path / "sm_90a/manifest.json").read_bytes() == before
+    assert contents(tmp_path) == before
 
 
 def test_a_spill_with_a_reason_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
