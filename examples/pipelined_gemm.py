@@ -39,9 +39,9 @@ def build() -> Kernel:
         row = ptx.mov(special("ctaid.y"), type="u32") * TILE_M
         column = ptx.mov(special("ctaid.x"), type="u32") * TILE_N
         with k.if_(thread == 0):
-            for stage in range(STAGES):
-                ptx.mbarrier.init(full.at(8 * stage), 1)
-                ptx.mbarrier.init(empty.at(8 * stage), CONSUMER_WARPS)
+            for i in range(STAGES):
+                ptx.mbarrier.init(full.at(8 * i), 1)
+                ptx.mbarrier.init(empty.at(8 * i), CONSUMER_WARPS)
             ptx.fence.mbarrier_init()
         ptx.bar.sync(0)
         blocks = ceil_div(depth, TILE_K)
