@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["GemmConfig"]
+__all__ = ["GemmConfig", "RmsNormConfig", "SwigluConfig"]
 
 Layout = Literal["k", "mn"]
 
@@ -56,3 +56,73 @@ class GemmConfig:
     def weights(self) -> int:
         """Columns of the output that a tile covers."""
         return self.tile_m if self.swap else self.tile_n
+
+
+@dataclass(frozen=True)
+class RmsNormConfig:
+    """A norm over rows, each shared by `threads` threads (a power of two) of one block.
+
+    dtype: "bf16" or "f16".  residual: add a second input first, and also write the rounded sum.
+    width: elements of one access: 8 (16 bytes, where every address is a multiple of that) or 1.
+    vectors: accesses of a thread whose elements stay in registers.
+    wide: rows may be longer than that; the rest of a row is read twice.
+    """
+
+    dtype: Literal["bf16", "f16"]
+    residual: bool
+    width: int
+    threads: int
+    vectors: int
+    wide: bool = False
+
+    @property
+    def name(self) -> str:
+        kind = "fused_add_rms_norm" if self.residual else "rms_norm"
+        return f"{kind}_{self.dtype}_w{self.width}_{self.threads}x{self.vectors}{'_wide' if self.wide else ''}"
+
+    @property
+    def resident(self) -> int:
+        """Elements of a row that stay in registers."""
+        return self.threads * self.vectors * self.width
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return max(self.threads, 256)
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Resident blocks that the registers must allow: 40 a thread, 48 with a residual, 64 where a thread holds much."""
+        held = self.vectors * max(self.width // 2, 1)  # words of a row
+        threads = 1024 if held > 8 else 1280 if self.residual else 1536
+        return threads // self.block
+
+    @property
+    def rows(self) -> int:
+        """Rows that a block works on at the same time."""
+        return self.block // self.threads
+
+
+@dataclass(frozen=True)
+class SwigluConfig:
+    """silu(gate) · up, element by element.
+
+    dtype: "bf16" or "f16".
+    layout: "rows": both inputs in rows of 16-byte chunks; "pairs": one input, gate and up alternating, in such rows;
+    "strided": single elements, any strides.
+    unroll: accesses of a thread, all in flight at once.
+    """
+
+    dtype: Literal["bf16", "f16"]
+    layout: Literal["rows", "pairs", "strided"]
+    unroll: int
+    block: int = 256
+
+    @property
+    def name(self) -> str:
+        return f"swiglu_{self.dtype}_{self.layout}_{self.block}x{self.unroll}"
+
+    @property
+    def width(self) -> int:
+        """Elements of one access of the output."""
+        return 1 if self.layout == "strided" else 8

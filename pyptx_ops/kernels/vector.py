@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..dsl import Kernel, Pred, Reg, ptx
 from ..dsl.macros import FULL_MASK
 
-__all__ = ["ELEMENT_BYTES", "Access", "butterfly_sum", "divide"]
+__all__ = ["ELEMENT_BYTES", "Access", "butterfly_sum", "declare_strides", "divide", "zeros"]
 
 ELEMENT_BYTES = 2
 HIGH_HALF = 0xFFFF0000
@@ -40,7 +40,7 @@ class Access:
         words = zeros(self.words) if pred is not None else None
         return self._load(address, offset, words, pred, l1="L1::no_allocate")
 
-    def load_shared_by_rows(self, address: Reg, offset: int, out: Sequence[Reg], pred: Pred) -> None:
+    def load_kept(self, address: Reg, offset: int, out: Sequence[Reg], pred: Pred) -> None:
         """The words at `address + offset` into `out`, kept in L1: every row reads them and nothing writes them."""
         self._load(address, offset, out, pred, nc=True)
 
@@ -69,7 +69,7 @@ class Access:
     def _halves(self, word: Reg) -> tuple[Reg, Reg]:
         if self.dtype == "bf16":  # an fp32 without its low half
             return (word << 16).as_type("f32"), (word & HIGH_HALF).as_type("f32")
-        low, high = ptx.mov.unpack(word)
+        low, high = ptx.mov.unpack(word, type="b32")
         return ptx.cvt(low, type="f32", src="f16"), ptx.cvt(high, type="f32", src="f16")
 
     def pack(self, values: Sequence[Reg]) -> list[Reg]:
@@ -79,6 +79,7 @@ class Access:
 
 
 def zeros(count: int) -> list[Reg]:
+    """Words that hold zero."""
     return [ptx.mov(0, type="b32") for _ in range(count)]
 
 
@@ -103,11 +104,6 @@ def butterfly_sum(value: Reg, lanes: int) -> Reg:
         value = value + other
         distance //= 2
     return value
-
-
-def row_address(base: Reg, outer: Reg, inner: Reg, outer_stride: Reg, inner_stride: Reg) -> Reg:
-    """base + outer · outer_stride + inner · inner_stride, strides in bytes."""
-    return base + outer * outer_stride + inner * inner_stride
 
 
 def declare_strides(k: Kernel, name: str) -> tuple[Reg, Reg]:
