@@ -39,7 +39,6 @@ class WallClock:
 
     def samples(self, calls: Sequence[Call], rounds: int) -> list[list[float]]:
         times: list[list[float]] = [[] for _ in calls]
-        gc.collect()
         gc.disable()
         try:
             for _ in range(rounds):

@@ -15,15 +15,20 @@ __all__ = ["candidates", "forced", "pinned"]
 
 
 @contextmanager
-def forced(config: GemmConfig) -> Iterator[None]:
-    """Every gemm and grouped_gemm inside the block runs this config. Plans made there do not outlive it."""
-    kept_select, kept_plans = host.select, dict(host._plans)
+def forced(config: GemmConfig, workers: int | None = None) -> Iterator[None]:
+    """Every gemm and grouped_gemm inside the block runs this config. Plans made there do not outlive it.
+
+    workers: how many CTAs (or clusters) share the tiles, where the config's own grid shall not decide.
+    """
+    kept_select, kept_grid, kept_plans = host.select, host.grid, dict(host._plans)
     host._plans.clear()
     host.select = lambda problem, sms=tuning.SMS: config  # type: ignore[assignment]
+    if workers is not None:
+        host.grid = lambda problem, config, sms: workers * config.split_k  # type: ignore[assignment]
     try:
         yield
     finally:
-        host.select = kept_select
+        host.select, host.grid = kept_select, kept_grid
         host._plans.clear()
         host._plans.update(kept_plans)
 

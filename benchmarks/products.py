@@ -20,11 +20,13 @@ BLOCK_ELEMENTS = 1 << 27
 DEVICE = "cuda"
 
 
-def operand(rows: int, columns: int, layout: str = "N", dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Normal numbers, (rows, columns); "T" where memory holds the transpose."""
+def operand(
+    rows: int, columns: int, layout: str = "N", dtype: torch.dtype = torch.bfloat16, device: str | None = None
+) -> Tensor:
+    """Normal numbers, (rows, columns); "T" where memory holds the transpose. On the GPU, if not told otherwise."""
     if layout == "T":
-        return operand(columns, rows, "N", dtype).t()
-    return torch.empty((rows, columns), dtype=dtype, device=DEVICE).normal_()
+        return operand(columns, rows, "N", dtype, device).t()
+    return torch.empty((rows, columns), dtype=dtype, device=device or DEVICE).normal_()
 
 
 def offs_of(counts: Tensor) -> Tensor:

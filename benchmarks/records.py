@@ -60,7 +60,7 @@ def append(run: Run, directory: Path = RESULTS) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         runs = [*load(path), run] if path.exists() else [run]
         document = {"format": FORMAT, "runs": [asdict(one) for one in runs]}
-        write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        write_atomically(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     return path
 
 

@@ -17,10 +17,12 @@ from benchmarks import (
     bench_rms_norm,
     bench_swiglu,
     cases,
+    check_ops,
     forcing,
     harness,
     products,
     records,
+    sanitize,
     timing,
     tune,
 )
@@ -245,7 +247,10 @@ class TestRecords:
         assert {"date", "gpu", "driver", "torch", "package"} <= records.environment().keys()
 
 
-MAINS = [m.main for m in (bench_gemm, bench_grouped_gemm, bench_rms_norm, bench_swiglu, bench_overhead, tune)]
+MAINS = [
+    m.main
+    for m in (bench_gemm, bench_grouped_gemm, bench_rms_norm, bench_swiglu, bench_overhead, tune, check_ops, sanitize)
+]
 
 
 @pytest.mark.parametrize("main", MAINS)
