@@ -322,7 +322,7 @@ PyObject* kernel_attributes(PyObject* self, PyObject* argument) {
 
 PyObject* kernel_name(PyObject* self, void*) { return PyUnicode_FromString(state_of<Kernel>(self)->name.c_str()); }
 
-// A parameter is (name, kind), or for a tensor map (name, kind, dtype, element bytes, box, swizzle, L2 promotion, fill).
+// A parameter is (name, kind); a tensor map (name, kind, dtype, element bytes, box, swizzle, L2 promotion, fill).
 bool parse_param(const Kernel& kernel, PyObject* spec, Param* param) {
   const char *name, *kind;
   PyObject* box = nullptr;
@@ -401,7 +401,8 @@ template <class F>
 PyCFunction method(F* function) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)); }
 
 PyMethodDef driver_methods[] = {
-    {"load", method(driver_load), METH_VARARGS | METH_KEYWORDS, "load(image: bytes, name: str) -> Library: cubin or PTX"},
+    {"load", method(driver_load), METH_VARARGS | METH_KEYWORDS,
+     "load(image: bytes, name: str) -> Library; the image is a cubin or PTX"},
     {"version", driver_version, METH_NOARGS, "version() -> (major, minor) of CUDA that the driver supports"},
     {"device_count", driver_device_count, METH_NOARGS, "device_count() -> int"},
     {"compute_capability", driver_compute_capability, METH_O, "compute_capability(device) -> (major, minor)"},
@@ -418,34 +419,42 @@ PyMethodDef kernel_methods[] = {
 PyGetSetDef kernel_getset[] = {{"name", kernel_name, nullptr, "entry name", nullptr}, {}};
 
 template <class T>
-PyTypeObject* add_type(PyObject* module, const char* name, PyMethodDef* methods, newfunc create, PyGetSetDef* getset) {
+PyTypeObject* make_type(const char* name, PyMethodDef* methods, newfunc create, PyGetSetDef* getset) {
   std::vector<PyType_Slot> slots = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<T>)}, {Py_tp_methods, methods}};
   if (create) slots.push_back({Py_tp_new, reinterpret_cast<void*>(create)});
   if (getset) slots.push_back({Py_tp_getset, getset});
   slots.push_back({0, nullptr});
   unsigned flags = Py_TPFLAGS_DEFAULT | (create ? 0u : Py_TPFLAGS_DISALLOW_INSTANTIATION);
   PyType_Spec spec = {name, sizeof(Object<T>), 0, flags, slots.data()};
-  PyObject* type = PyType_FromSpec(&spec);
-  if (!type || PyModule_AddObjectRef(module, std::strrchr(name, '.') + 1, type) < 0) return nullptr;
-  return reinterpret_cast<PyTypeObject*>(type);
+  return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
 }
 
-PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "pyptx_ops._launch", "Kernel launches through the CUDA driver API.", -1,
-                          nullptr, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "pyptx_ops._launch", "Kernel launches through the CUDA driver API.", -1, nullptr, nullptr,
+    nullptr, nullptr, nullptr};
+
+bool add_object(PyObject* module, const char* name, PyObject* object) {
+  return object && PyModule_AddObjectRef(module, name, object) == 0;
+}
+
+bool fill(PyObject* module) {
+  LaunchError = PyErr_NewException("pyptx_ops._launch.LaunchError", PyExc_RuntimeError, nullptr);
+  if (!add_object(module, "LaunchError", LaunchError)) return false;
+  DriverNotFound = PyErr_NewException("pyptx_ops._launch.DriverNotFound", LaunchError, nullptr);
+  if (!add_object(module, "DriverNotFound", DriverNotFound)) return false;
+  PyTypeObject* driver_type = make_type<Driver>("pyptx_ops._launch.Driver", driver_methods, driver_new, nullptr);
+  library_type = make_type<Library>("pyptx_ops._launch.Library", library_methods, nullptr, nullptr);
+  kernel_type = make_type<Kernel>("pyptx_ops._launch.Kernel", kernel_methods, nullptr, kernel_getset);
+  return add_object(module, "Driver", reinterpret_cast<PyObject*>(driver_type)) &&
+         add_object(module, "Library", reinterpret_cast<PyObject*>(library_type)) &&
+         add_object(module, "Kernel", reinterpret_cast<PyObject*>(kernel_type));
+}
 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__launch() {
   PyObject* module = PyModule_Create(&module_def);
-  if (!module) return nullptr;
-  LaunchError = PyErr_NewException("pyptx_ops._launch.LaunchError", PyExc_RuntimeError, nullptr);
-  DriverNotFound = PyErr_NewException("pyptx_ops._launch.DriverNotFound", LaunchError, nullptr);
-  bool ok = LaunchError && DriverNotFound && PyModule_AddObjectRef(module, "LaunchError", LaunchError) == 0 &&
-            PyModule_AddObjectRef(module, "DriverNotFound", DriverNotFound) == 0 &&
-            add_type<Driver>(module, "pyptx_ops._launch.Driver", driver_methods, driver_new, nullptr) &&
-            (library_type = add_type<Library>(module, "pyptx_ops._launch.Library", library_methods, nullptr, nullptr)) &&
-            (kernel_type = add_type<Kernel>(module, "pyptx_ops._launch.Kernel", kernel_methods, nullptr, kernel_getset));
-  if (ok) return module;
+  if (!module || fill(module)) return module;
   Py_DECREF(module);
   return nullptr;
 }

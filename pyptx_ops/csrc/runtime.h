@@ -193,9 +193,10 @@ struct Kernel {
     std::lock_guard<std::mutex> lock(mutex);
     if ((*out = functions[device].load())) return {};
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // loading allocates, which the stricter modes forbid during a capture
-    if (CUresult code = driver.ThreadExchangeStreamCaptureMode(&mode)) return {"cuThreadExchangeStreamCaptureMode", code};
-    Failure failure = load(device, out);
     CUresult code = driver.ThreadExchangeStreamCaptureMode(&mode);
+    if (code) return {"cuThreadExchangeStreamCaptureMode", code};
+    Failure failure = load(device, out);
+    code = driver.ThreadExchangeStreamCaptureMode(&mode);
     if (!failure && code) failure = {"cuThreadExchangeStreamCaptureMode", code};
     if (!failure) functions[device].store(*out, std::memory_order_release);
     return failure;
@@ -216,8 +217,8 @@ struct Kernel {
       attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
       attributes[count++].value.words[0] = 1;
     }
-    CUlaunchConfig config = {grid[0],  grid[1],  grid[2],       block[0], block[1],
-                             block[2], shared_memory, stream, attributes, count};
+    CUlaunchConfig config = {grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_memory, stream, attributes,
+                             count};
     CUresult code = driver.LaunchKernelEx(&config, function, frame.pointers, nullptr);
     return code ? Failure{"cuLaunchKernelEx", code} : Failure{};
   }
