@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
+from .errors import Location
+
 __all__ = [
     "Address", "Block", "Comment", "Directive", "Function", "Immediate", "Instruction", "Label", "Location", "Module",
     "Negated", "Operand", "Pair", "Register", "Statement", "Symbol", "TensorCoordinates", "Vector",
@@ -67,13 +69,6 @@ class TensorCoordinates(NamedTuple):
 
 
 Operand = Union[Register, Symbol, Immediate, Negated, Vector, Pair, Address, TensorCoordinates]
-
-
-class Location(NamedTuple):
-    """Where in the user's Python a statement comes from."""
-
-    file: str
-    line: int
 
 
 Trivia = Union[tuple[str, ...], None]

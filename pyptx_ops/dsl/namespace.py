@@ -10,14 +10,14 @@ import keyword
 import linecache
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from .errors import TraceError, user_location
-from .ir import Address, Immediate, Instruction, Location, Pair, Register, Symbol, TensorCoordinates, Vector
+from .ir import Address, Immediate, Instruction, Pair, Register, Symbol, TensorCoordinates, Vector
 from .isa import ROWS
 from .isa.row import Form, FormError, Operand, Row
-from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, _emit
+from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var, _emit
 from .smem import SharedRef
 from .trace import Kernel, current_kernel
 from .types import TYPES, Type
@@ -25,6 +25,7 @@ from .types import TYPES, Type
 __all__ = ["Namespace", "Overloads", "overloads", "ptx"]
 
 SINK = Register("_")
+REGISTERS = frozenset([Reg, Var, Pred])
 
 
 class Namespace:
@@ -52,6 +53,11 @@ def _literal(form: Form, operand: Operand, value: object) -> Immediate:
         raise TraceError(f"{form.opcode}: {name} is {wanted.name}, which cannot hold {value}")
     if not _within(operand.bounds, value):
         raise TraceError(f"{form.opcode}: {name} is {_span(operand.bounds)}, got {value}")
+    return _int_immediate(value)
+
+
+@lru_cache(maxsize=4096)
+def _int_immediate(value: int) -> Immediate:
     return Immediate(str(value))
 
 
@@ -76,14 +82,12 @@ def _describe(value: object) -> str:
 
 
 def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
-    """A scalar input: a register of a fitting type, or a literal."""
+    """A scalar: a register of a fitting type, or a literal."""
     if isinstance(value, Reg):
         if value.kernel is not kernel and not isinstance(value, SpecialRegister):
             raise TraceError(f"{form.opcode}: {operand.name} is {value!r}, a register that this kernel does not declare")
-        wanted = operand.type
-        assert wanted is not None
-        if not wanted.accepts(value.type) and not (operand.spec.wider and value.type.bits >= wanted.bits):
-            raise TraceError(f"{form.opcode}: {operand.name} takes {wanted.name}, got a {value.type.name} register")
+        if value.type.name not in operand.takes:
+            raise TraceError(f"{form.opcode}: {operand.name} takes {operand.type!r}, got a {value.type.name} register")
         return value.operand
     if isinstance(value, NotPred) and operand.type is TYPES["pred"]:
         return value.operand
@@ -93,13 +97,17 @@ def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
 
 
 def _vector(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Vector:
-    if not isinstance(value, (RegArray, Sequence)) or len(value) != operand.count:
+    """A vector of registers of one kernel; where it is a destination, None discards an element."""
+    if not isinstance(value, (RegArray, list, tuple)) or len(value) != operand.count:
         raise TraceError(
             f"{form.opcode}: {operand.name} takes a vector of {operand.count} {operand.type!r}, got {_describe(value)}"
         )
-    if isinstance(value, RegArray) and value.regs[0].kernel is kernel and operand.type.accepts(value.type):  # type: ignore[union-attr]
+    element = operand.element
+    if isinstance(value, RegArray) and value.kernel is kernel and value.type.name in element.takes:
         return Vector(value.operands)
-    return Vector(tuple([SINK if v is None else _value(kernel, form, operand, v) for v in value]))
+    return Vector(tuple([
+        SINK if v is None and operand.output else _value(kernel, form, element, v) for v in value
+    ]))  # fmt: skip
 
 
 def _address(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Address:
@@ -172,30 +180,50 @@ def _destination(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tupl
 def _append(form: Form, args: tuple[Any, ...], out: Any, pred: Any) -> Any:
     """Append one instruction of this form to the current kernel; the destination registers, if any, come back."""
     kernel = current_kernel()
-    kernel.require(form)
-    operands = []
-    result = None
+    if form not in kernel.forms:
+        kernel.require(form)
+    operands: list[Any] = []
+    result = out
     position = 0
     for operand in form.operands:
         if operand.output:
-            text, result = _destination(kernel, form, operand, out)
-            operands.append(text)
+            if operand.fresh and out is None:
+                result = kernel.fresh(operand.type)
+                operands.append(result.operand)
+            else:
+                text, result = _destination(kernel, form, operand, out)
+                operands.append(text)
+            continue
+        value = args[position]
+        position += 1
+        if type(value) in REGISTERS and value.kernel is kernel and value.type.name in operand.takes:
+            operands.append(value.operand)  # the common case, without a call
         elif operand.kind == "tensor":
-            coordinates = _vector(kernel, form, operand, args[position + 1])
-            operands.append(TensorCoordinates(_address(kernel, form, operand, args[position]).base, coordinates))
-            position += 2
-        else:
-            value = args[position]
+            operands.append(_tensor(kernel, form, operand, value, args[position]))
             position += 1
+        else:
             convert = _vector if operand.count else _CONVERT[operand.kind]
             operands.append(convert(kernel, form, operand, value))
-    guard = None
-    if pred is not None:
-        if not isinstance(pred, (Pred, NotPred)):
-            raise TraceError(f"{form.opcode}: pred= takes a predicate, got {_describe(pred)}")
-        guard = pred.operand
-    kernel.append(Instruction(form.opcode, tuple(operands), guard, Location(*user_location())))
+    guard = None if pred is None else _guard(kernel, form, pred)
+    kernel.append(Instruction(form.opcode, tuple(operands), guard, user_location(3)))
     return result
+
+
+def _tensor(kernel: Kernel, form: Form, operand: Operand, value: Any, coordinates: Any) -> TensorCoordinates:
+    """A tensor map, whose address takes no offset, and the coordinates of a box."""
+    address = _address(kernel, form, operand, value)
+    if address.offset:
+        raise TraceError(f"{form.opcode}: {operand.name} is the address of a tensor map and takes no offset")
+    return TensorCoordinates(address.base, _vector(kernel, form, operand, coordinates))
+
+
+def _guard(kernel: Kernel, form: Form, pred: Any) -> Any:
+    register = pred.pred if isinstance(pred, NotPred) else pred
+    if not isinstance(register, Pred):
+        raise TraceError(f"{form.opcode}: pred= takes a predicate, got {_describe(pred)}")
+    if register.kernel is not kernel:
+        raise TraceError(f"{form.opcode}: pred= is {register!r}, a register that this kernel does not declare")
+    return pred.operand
 
 
 class Overloads:
@@ -213,6 +241,7 @@ class Overloads:
         self.types = tuple(dict.fromkeys(c for r in self.rows for s in r.slots if s.name == "type" for c in s.choices))
         self.inferred = any(s.name == "type" and s.required for r in self.rows for s in r.slots)
         self.optional = tuple(dict.fromkeys(n for r in self.rows for n in _parameters(r, optional=True)))
+        self.inferred_from: dict[str, str] = {}
         self.positional: dict[int, tuple[str, ...]] = {}
         self.typed: dict[int, tuple[int, ...]] = {}
         for row in self.rows:
@@ -228,17 +257,27 @@ class Overloads:
             raise ValueError(f"{path}: {clash} are both modifiers and operands")
 
     def infer(self, args: tuple[Any, ...], out: Any = None) -> str:
-        """The type slot's value from the first typed operand: its own type, else bits, unsigned or float of its width."""
+        """The type slot's value from the first register among the typed operands: see `_slot_type`."""
+        for i in self.typed[len(args)]:
+            value = args[i]
+            if type(value) in REGISTERS:
+                name = value.type.name
+                return self.inferred_from.get(name) or self._slot_type(name)
         for value in (*[args[i] for i in self.typed[len(args)]], out):
             if isinstance(value, (list, tuple)):
                 value = next((v for v in value if isinstance(v, Reg)), None)
-            found = getattr(value, "type", None)
-            if isinstance(found, Type):
-                for name in (found.name, f"b{found.bits}", f"u{found.bits}", f"f{found.bits}"):
-                    if name in self.types:
-                        return name
-                raise TraceError(f"{self.path}: no form for {found.name}; type= takes {', '.join(self.types)}")
+            if isinstance(value, (Reg, RegArray)):
+                return self._slot_type(value.type.name)
         raise TraceError(f"{self.path}: no operand tells the type; give type= one of {', '.join(self.types)}")
+
+    def _slot_type(self, register: str) -> str:
+        """What `type` is for a register of this type: the same, else bits, unsigned or float of its width."""
+        bits = TYPES[register].bits
+        for name in (register, f"b{bits}", f"u{bits}", f"f{bits}"):
+            if name in self.types:
+                self.inferred_from[register] = name
+                return name
+        raise TraceError(f"{self.path}: no form for {register}; type= takes {', '.join(self.types)}")
 
     def new_form(self, values: dict[str, Any], given: frozenset[str], arity: int) -> Form:
         """The form of the first row that takes these modifiers and this many operands, with the optional ones `given`."""
@@ -369,7 +408,7 @@ _emit.update(
     {
         "add": ptx.add, "sub": ptx.sub, "mul": ptx.mul.lo, "div": ptx.div, "rem": ptx.rem, "and": ptx.and_,
         "or": ptx.or_, "xor": ptx.xor, "not": ptx.not_, "neg": ptx.neg, "shl": ptx.shl, "shr": ptx.shr,
-        "setp": ptx.setp, "mov": ptx.mov,
+        "setp": ptx.setp, "mov": ptx.mov, "ld": ptx.ld, "cvta": ptx.cvta, "cvta.to": ptx.cvta.to, "bra": ptx.bra,
         "fadd": partial(ptx.add, rnd="rn"), "fsub": partial(ptx.sub, rnd="rn"), "fmul": partial(ptx.mul, rnd="rn"),
     }
 )  # fmt: skip

@@ -16,7 +16,7 @@ __all__ = ["Global", "NotPred", "Pred", "Reg", "RegArray", "SpecialRegister", "V
 
 Scalar = Union["Reg", int, float]
 
-_emit: dict[str, Any] = {}  # operator name -> instruction function; filled by the namespace when it is built
+_emit: dict[str, Any] = {}  # what operators, parameters and control flow emit; filled by the namespace when it is built
 
 
 class Reg:
@@ -200,13 +200,14 @@ class SpecialRegister(Reg):
 class RegArray(Sequence[Reg]):
     """Registers of one type that are used together, such as an accumulator. Indexed in Python only."""
 
-    __slots__ = ("operands", "regs", "type")
+    __slots__ = ("kernel", "operands", "regs", "type")
 
     def __init__(self, regs: Sequence[Reg]):
         if not regs:
             raise TraceError("a register array needs at least one register")
         self.regs = tuple(regs)
         self.type = regs[0].type
+        self.kernel = regs[0].kernel
         self.operands = tuple(r.operand for r in regs)
 
     def __len__(self) -> int:

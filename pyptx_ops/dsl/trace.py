@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .errors import TraceError, user_location
 from .ir import Address, Block, Comment, Directive, Function, Immediate, Instruction, Label, Location, Module, Register, Statement, Symbol
 from .printer import print_module
-from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var
+from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var, _emit
 from .smem import SharedPlan
 from .types import PARAM_KINDS, TYPES, Param, TensorMapSpec, Type
 
@@ -23,6 +24,8 @@ __all__ = ["Kernel", "current_kernel", "special"]
 
 MAX_DYNAMIC_SMEM = {"sm_90": 232448, "sm_90a": 232448, "sm_100": 232448, "sm_100a": 232448}
 LOWEST_VERSION = {"sm_80": (7, 0), "sm_90": (7, 8), "sm_90a": (8, 0), "sm_100": (8, 6), "sm_100a": (8, 6)}
+
+DECLARED = {type.prefix: type.declared for type in TYPES.values()}
 
 _PARAM_TYPE = {"pointer": "u64", "i32": "s32", "i64": "s64"}
 _current: contextvars.ContextVar[Kernel] = contextvars.ContextVar("kernel")
@@ -83,13 +86,13 @@ class Kernel:
         self._global_names: set[str] = {name}
         self._statements: list[Statement] = []
         self._registers: dict[str, int] = {}
-        self._declared: dict[str, str] = {}
         self._labels = 0
-        self._loops: list[tuple[str, str, tuple[str, int]]] = []
-        self._open: list[tuple[str, tuple[str, int]]] = []
-        self._seen: set[int] = set()
+        self._loops: list[tuple[str, str, Location]] = []
+        self._open: list[tuple[str, Location]] = []
+        self.forms: set[Form] = set()
         self._version = LOWEST_VERSION[target]
         self._token: contextvars.Token[Kernel] | None = None
+        self._collecting = True
 
     # -- tracing ---------------------------------------------------------------------------------------------------
 
@@ -97,12 +100,16 @@ class Kernel:
         if self._token is not None:
             raise TraceError(f"kernel {self.entry} is already being traced")
         self._token = _current.set(self)
+        self._collecting = gc.isenabled()
+        gc.disable()  # a trace makes live, acyclic objects only; walking them all again and again would halve its speed
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
         assert self._token is not None
         _current.reset(self._token)
         self._token = None
+        if self._collecting:
+            gc.enable()
         if error is None and self._open:
             what, where = self._open[-1]
             raise TraceError(
@@ -114,22 +121,19 @@ class Kernel:
         self._statements.append(statement)
 
     def require(self, form: Form) -> None:
-        """Check once per form that the target has it, and note the PTX version that it needs."""
-        if id(form) in self._seen:
-            return
+        """Check that the target has a form that is new to this kernel, and note the PTX version that it needs."""
         need = form.requirement
         if not _has(self.target, need.target):
             raise TraceError(f"{form.opcode} needs {_target_text(need)}, and this kernel's target is {self.target}")
         self._version = max(self._version, need.version)
-        self._seen.add(id(form))
+        self.forms.add(form)
 
     def fresh(self, type: Type) -> Reg:
         """A new register of this type."""
         prefix = type.prefix
         number = self._registers.get(prefix, 0)
         self._registers[prefix] = number + 1
-        self._declared[prefix] = type.declared
-        return (Pred if type.bits == 1 else Reg)(Register(f"{prefix}{number}"), type, self)
+        return (Pred if type.bits == 1 else Reg)(Register(prefix + str(number)), type, self)
 
     def reg(self, type: str) -> Reg:
         """Declare a register without a value, to be an `out=`."""
@@ -159,21 +163,15 @@ class Kernel:
             raise TraceError(f"kind is one of {', '.join(PARAM_KINDS[:-1])}, got {kind!r}; tensor maps: k.tensor_map(…)")
         self._declare_param(Param(name, kind))
         loaded = self.fresh(_type(_PARAM_TYPE.get(kind, kind)))
-        self._emit(f"ld.param.{loaded.type.name}", loaded.operand, Address(Symbol(self._symbol(name))))
-        if kind != "pointer":
-            return loaded
-        address = self.fresh(loaded.type)
-        self._emit("cvta.to.global.u64", address.operand, loaded.operand)
-        return address
+        _emit["ld"](Address(Symbol(self._symbol(name))), space="param", type=loaded.type.name, out=loaded)
+        return _emit["cvta.to"](loaded, space="global") if kind == "pointer" else loaded
 
     def tensor_map(self, name: str, spec: TensorMapSpec) -> Reg:
         """Declare a tensor map, passed by value; its generic address comes back (u64)."""
         if not 1 <= spec.rank <= 5:
             raise TraceError(f"{name}: a tensor map has 1 to 5 dimensions, got {spec.rank}")
         self._declare_param(Param(name, "tensor_map", spec))
-        symbol, address = self.fresh(TYPES["u64"]), self.fresh(TYPES["u64"])
-        self._emit("mov.b64", symbol.operand, Symbol(self._symbol(name)))
-        self._emit("cvta.param.u64", address.operand, symbol.operand)
+        address: Reg = _emit["cvta"](_emit["mov"](Global(self._symbol(name), "param", self), type="u64"), space="param")
         return address
 
     def dynamic_shared(self, align: int = 1024) -> SharedPlan:
@@ -181,13 +179,9 @@ class Kernel:
         if self._shared is not None:
             raise TraceError("a kernel has one plan of dynamic shared memory")
         self._add_global("dynamic_smem", (".extern", ".shared", ".align", str(align), ".b8", "dynamic_smem[];"))
-        raw, base = self.fresh(TYPES["u32"]), self.fresh(TYPES["u32"])
-        self._emit("mov.u32", raw.operand, Symbol("dynamic_smem"))
+        base: Reg = _emit["mov"](Global("dynamic_smem", "shared", self), type="u32")
         if align > 16:  # only 16 bytes are documented for dynamic shared memory
-            bumped = raw + (align - 1)
-            self._emit("and.b32", base.operand, bumped.operand, Immediate(str(-align)))
-        else:
-            base = raw
+            base = (base + (align - 1)) & -align
         self._shared = SharedPlan(base, align)
         return self._shared
 
@@ -223,8 +217,7 @@ class Kernel:
         """`bra label`, taken where `pred` holds."""
         if pred is not None and not isinstance(pred, (Pred, NotPred)):
             raise TraceError(f"a branch takes a predicate, got {pred!r}; compare registers, not Python values")
-        guard = pred.operand if pred is not None else None
-        self.append(Instruction("bra", (Symbol(label),), guard, Location(*user_location())))
+        _emit["bra"](label, pred=pred)
 
     @contextmanager
     def if_(self, pred: Pred | NotPred) -> Iterator[None]:
@@ -313,7 +306,7 @@ class Kernel:
         version = f"{self._version[0]}.{self._version[1]}"
         head = [Directive((".version", version)), Directive((".target", self.target)), Directive((".address_size", "64"))]
         registers = [
-            Directive((".reg", "." + self._declared[prefix], f"{prefix}<{count}>;"))
+            Directive((".reg", "." + DECLARED[prefix], f"{prefix}<{count}>;"))
             for prefix, count in sorted(self._registers.items())
         ]
         words, trivia = self._head()
@@ -369,10 +362,7 @@ class Kernel:
         self._global_names.add(name)
         self._globals.append(Directive(words))
 
-    def _emit(self, opcode: str, *operands: Any) -> None:
-        self.append(Instruction(opcode, operands, None, Location(*user_location())))
-
-    def _enter_loop(self, again: str, end: str, what: str, where: tuple[str, int]) -> None:
+    def _enter_loop(self, again: str, end: str, what: str, where: Location) -> None:
         self._loops.append((again, end, where))
         self._open.append((what, where))
 
@@ -380,7 +370,7 @@ class Kernel:
         self._loops.pop()
         self._open.pop()
 
-    def _innermost(self, what: str) -> tuple[str, str, tuple[str, int]]:
+    def _innermost(self, what: str) -> tuple[str, str, Location]:
         if not self._loops:
             raise TraceError(f"k.{what} outside a run-time loop")
         return self._loops[-1]

@@ -39,7 +39,7 @@ None, what is wrong, or the Requirement of that combination.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
@@ -141,9 +141,13 @@ class OperandSpec:
     bounds: tuple[int, Union[int, str], int] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operand:
-    """An operand of one form, with its type and count settled. `count` 0 is a scalar, outside braces."""
+    """An operand of one form, with its type and count settled. `count` 0 is a scalar, outside braces.
+
+    `takes` names the register types that may stand for an input scalar; `fresh` tells a destination that a new register
+    of its type fills when the caller gives none.
+    """
 
     spec: OperandSpec
     name: str
@@ -153,9 +157,12 @@ class Operand:
     count: int
     output: bool
     bounds: tuple[int, int, int] | None
+    takes: frozenset[str]
+    fresh: bool
+    element: Operand | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Form:
     """A row with its modifiers settled: the opcode as it is printed, and what each operand must be."""
 
@@ -350,7 +357,20 @@ def _settle(spec: OperandSpec, values: Mapping[str, Value]) -> Operand:
         low, high, step = spec.bounds
         bounds = low, COUNTS[high](values) if isinstance(high, str) else high, step
     count = _settle_count(spec.count, values)
-    return Operand(spec, spec.name, spec.kind, settled, second, count, spec.role == "out", bounds)
+    takes = frozenset(_registers(settled, spec.wider)) if settled else frozenset[str]()
+    output = spec.role == "out"
+    fresh = output and not count and second is None and not spec.sink and spec.name != "_"
+    if not count and spec.kind == "value":
+        return Operand(spec, spec.name, spec.kind, settled, second, 0, output, bounds, takes, fresh)
+    element = Operand(spec, spec.name, spec.kind, settled, None, 0, False, bounds, takes, False)
+    return Operand(spec, spec.name, spec.kind, settled, second, count, output, bounds, frozenset(), fresh, element)
+
+
+def _registers(wanted: Type, wider: bool) -> Iterator[str]:
+    """The register types that fit where `wanted` is taken."""
+    for name, other in TYPES.items():
+        if wanted.accepts(other) or (wider and other.bits > wanted.bits):
+            yield name
 
 
 def _settle_type(text: str, values: Mapping[str, Value]) -> Type:
