@@ -22,14 +22,14 @@ from pyptx_ops.manifest import Manifest, ManifestError
 from pyptx_ops.ptxas import SEARCH_ORDER, find_ptxas
 from pyptx_ops.tables import table
 
-FAMILIES = {  # op -> the family of kernels that it launches
-    "gemm": "gemm",
-    "grouped_gemm": "gemm",
-    "rms_norm": "norm",
-    "fused_add_rms_norm": "norm",
-    "fused_add_rms_norm_": "norm",
-    "silu_and_mul": "swiglu",
-    "swiglu": "swiglu",
+KERNELS = {  # op -> how the names of its kernels begin
+    "gemm": "gemm_",
+    "grouped_gemm": "grouped_gemm_",
+    "rms_norm": "rms_norm_",
+    "fused_add_rms_norm": "fused_add_rms_norm_",
+    "fused_add_rms_norm_": "fused_add_rms_norm_",
+    "silu_and_mul": "swiglu_",
+    "swiglu": "swiglu_",
 }
 
 Rows = list[tuple[str, str]]
@@ -186,11 +186,11 @@ def _ops() -> str:
     rows = []
     for device in _torch_devices():
         route = dispatch.route(device)
-        for op, family in FAMILIES.items():
+        for op, prefix in KERNELS.items():
             path: str = route.path
             why = route.why
             if route.arch is not None and path == "kernel":
-                path, why = _kernel_path(manifests.get(route.arch), family, why)
+                path, why = _kernel_path(manifests.get(route.arch), prefix, why)
             rows.append([op, str(device), path, why])
     served = ", ".join(str(dtype).removeprefix("torch.") for dtype in dispatch.KERNEL_DTYPES)
     return (
@@ -198,9 +198,9 @@ def _ops() -> str:
     )
 
 
-def _kernel_path(manifest: Manifest | str | None, family: str, why: str) -> tuple[str, str]:
+def _kernel_path(manifest: Manifest | str | None, prefix: str, why: str) -> tuple[str, str]:
     if isinstance(manifest, Manifest):
-        count = sum(record.family == family for record in manifest.kernels)
+        count = sum(record.name.startswith(prefix) for record in manifest.kernels)
         if count:
-            return "kernel", f"{why}, {count} in the family {family}"
-    return "error", f"{why}, but none of the family {family} were built: python -m pyptx_ops build"
+            return "kernel", f"{why}; {count} {prefix}* to choose from"
+    return "error", f"{why}, but no {prefix}* was built: python -m pyptx_ops build"

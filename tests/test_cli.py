@@ -12,7 +12,8 @@ import torch
 import pyptx_ops
 from pyptx_ops import doctor
 from pyptx_ops.__main__ import main
-from pyptx_ops.manifest import Manifest
+from pyptx_ops.kernels.hopper.families import FAMILIES
+from pyptx_ops.manifest import KernelRecord, Manifest
 from pyptx_ops.tables import table
 
 OPS = ["gemm", "grouped_gemm", "rms_norm", "fused_add_rms_norm", "fused_add_rms_norm_", "silu_and_mul", "swiglu"]
@@ -78,7 +79,7 @@ def test_doctor_names_every_op_and_device():
 
 
 def test_doctor_knows_every_op():
-    assert set(doctor.FAMILIES) == set(OPS) == {op for op in torch.ops.pyptx if op in OPS} | set(OPS)
+    assert set(doctor.KERNELS) == set(OPS)
     assert all(hasattr(pyptx_ops, op) for op in OPS)
 
 
@@ -108,8 +109,24 @@ def test_doctor_with_an_empty_manifest(tmp_path, monkeypatch):
     Manifest("sm_90a", "13.0.88", ()).save(tmp_path / "sm_90a")
     monkeypatch.setenv("PYPTX_ARTIFACTS", str(tmp_path))
     assert "0 kernels" in doctor.report()
-    path, why = doctor._kernel_path(Manifest.load(tmp_path / "sm_90a"), "gemm", "kernels for sm_90a")
-    assert path == "error" and "none of the family gemm" in why
+    path, why = doctor._kernel_path(Manifest.load(tmp_path / "sm_90a"), "gemm_", "kernels for sm_90a")
+    assert path == "error" and "no gemm_* was built" in why
+
+
+def test_every_kernel_serves_an_op():
+    for family in FAMILIES:
+        for config in family.configs:
+            assert any(config.name.startswith(prefix) for prefix in doctor.KERNELS.values()), config.name
+
+
+def test_doctor_counts_the_kernels_of_an_op():
+    fields = {"family": "gemm", "arch": "sm_90a", "config": {}, "entry": "e", "params": (), "block": (1, 1, 1)}
+    fields |= {"cluster": (1, 1, 1), "shared_memory": 0, "pdl": False, "ptx": "e.ptx", "ptx_sha256": ""}
+    names = ("gemm_a", "grouped_gemm_a", "grouped_gemm_b")
+    manifest = Manifest("sm_90a", None, tuple(KernelRecord(name, **fields) for name in names))
+    assert doctor._kernel_path(manifest, "gemm_", "why") == ("kernel", "why; 1 gemm_* to choose from")
+    assert doctor._kernel_path(manifest, "grouped_gemm_", "why") == ("kernel", "why; 2 grouped_gemm_* to choose from")
+    assert "3 kernels (3 gemm); 0 cubins" in doctor._built(manifest)
 
 
 def test_doctor_with_a_wrong_ptxas(tmp_path, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pytest
 import torch
 
@@ -58,11 +56,6 @@ def deepseek_v3(**changes):
 
 
 FAMILIES = {"mixtral": mixtral, "qwen3_moe": qwen3_moe, "deepseek_v3": deepseek_v3}
-
-
-@pytest.fixture(autouse=True)
-def seed(request):
-    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture(params=FAMILIES)
