@@ -34,7 +34,7 @@ class WallClock:
 
     overhead_us = 1.0
 
-    def __init__(self, batch: int = BATCH) -> None:
+    def __init__(self, batch: int) -> None:
         self._batch = batch
 
     def samples(self, calls: Sequence[Call], rounds: int) -> list[list[float]]:
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = harness.options("overhead", SECONDS, arguments)
     if not harness.has_gpu():
         return 2
-    clock = WallClock()
+    clock = WallClock(BATCH)
     everything = [one for mode in MODES for one in workloads(mode) if given.only in one.case]
     rows: list[dict[str, Any]] = []
     lines: list[list[object]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
+import os
 import platform
 import re
 import subprocess
@@ -56,11 +57,14 @@ def append(run: Run, directory: Path = RESULTS) -> Path:
     device = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") if gpu else "cpu"
     path = directory / f"{run.environment['date'][:10]}-{device}-{run.subject}.json"
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
+    lock = os.open(directory, os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         runs = [*load(path), run] if path.exists() else [run]
         document = {"format": FORMAT, "runs": [asdict(one) for one in runs]}
         write_atomically(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    finally:
+        os.close(lock)
     return path
 
 

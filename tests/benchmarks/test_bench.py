@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,31 +29,7 @@ from benchmarks.cases import GemmCase, GroupedCase, NormCase, SwigluCase
 from benchmarks.timing import Call
 from pyptx_ops.dispatch import gemm as host
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
-
-
-class FakeClock:
-    """Says that a call takes as many microseconds as the call itself returns; counts the rounds."""
-
-    overhead_us = 0.0
-
-    def __init__(self) -> None:
-        self.rounds: list[int] = []
-        self.order: list[Call] = []
-
-    def samples(self, calls: Sequence[Call], rounds: int) -> list[list[float]]:
-        self.rounds.append(rounds)
-        times: list[list[float]] = [[] for _ in calls]
-        for _ in range(rounds):
-            for call, found in zip(calls, times, strict=True):
-                self.order.append(call)
-                value = call()
-                found.append(value if isinstance(value, float) else 1.0)
-        return times
-
-
-@pytest.fixture(autouse=True)
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "DEVICE", "cpu")
+from tests.benchmarks.conftest import FakeClock
 
 
 def workload(ours: Call, peers: dict[str, Call], excess: float = 0.5) -> harness.Workload:
@@ -195,22 +170,7 @@ class TestForcing:
         assert host.select is select
 
 
-def test_tuning_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Built:
-        def manifest(self, arch: str) -> Built:
-            return self
-
-        def kernel(self, name: str) -> None:
-            assert name in self
-
-        def __contains__(self, name: str) -> bool:
-            return name in {config.name for config in tuning.configs()}
-
-    class Properties:
-        multi_processor_count = 132
-
-    monkeypatch.setattr(tune, "current_launcher", Built)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+def test_tuning_rows() -> None:
     for case in (GemmCase(16, 64, 64), GroupedCase("tiny", 4, 32, 24, 16, 0.0)):
         rows = list(tune.readings(tune.trials(case), FakeClock(), 0.0))
         assert "chosen" not in rows[0] and sum(row.get("chosen", False) for row in rows) == 1
@@ -261,3 +221,54 @@ def test_command_lines(main, capsys: pytest.CaptureFixture[str]) -> None:
     if not torch.cuda.is_available():
         assert main([]) == 2
         assert "need" in capsys.readouterr().err
+
+
+class TestEndToEnd:
+    """The command lines from their options to their records, on a GPU that is not there."""
+
+    def record(self, main, tmp_path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[records.Run, str]:
+        assert main(["--out", str(tmp_path), "--commit", "abc", *options]) == 0
+        (path,) = tmp_path.iterdir()
+        (run,) = records.load(path)
+        assert run.environment["commit"] == "abc" and path.name[10:].startswith("-nvidia-fake-80gb-")
+        return run, capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        "module, name, small, peers",
+        [
+            (bench_gemm, "GEMM", (GemmCase(9, 16, 24), GemmCase(200, 16, 24)), {"cuBLAS"}),
+            (bench_grouped_gemm, "GROUPED", (GroupedCase("tiny", 3, 20, 16, 24, 1.0),), {"torch", "loop"}),
+            (bench_rms_norm, "NORM", (NormCase(3, 40),), {"torch", "compile"}),
+            (bench_swiglu, "SWIGLU", (SwigluCase(3, 40),), {"torch", "compile"}),
+        ],
+    )
+    def test_benchmarks(self, module, name, small, peers, fake_gpu, tmp_path, capsys, monkeypatch) -> None:
+        monkeypatch.setattr(module, name, small)
+        monkeypatch.setattr(module, "LAYOUTS", (), raising=False)
+        monkeypatch.setattr(timing.torch, "compile", lambda function, dynamic: function)
+        monkeypatch.setattr(timing.torch, "_dynamo", type("Dynamo", (), {"reset": staticmethod(lambda: None)}))
+        run, out = self.record(module.main, tmp_path, capsys)
+        assert {row["peer"] for row in run.rows} == {harness.OURS, *peers}
+        assert run.arguments["failures"] == [] and run.summary["over"][0]["cases"] == "all"
+        assert small[0].name in out and "geomean" in out
+
+    def test_no_time_is_a_failure(self, fake_gpu, tmp_path, capsys) -> None:
+        assert bench_gemm.main(["--budget", "0", "--out", str(tmp_path)]) == 1
+        assert "no time left for 38 of 38 cases" in capsys.readouterr().out
+
+    def test_overhead(self, fake_gpu, tmp_path, capsys, monkeypatch) -> None:
+        empty = torch.empty
+        monkeypatch.setattr(torch, "empty", lambda size, **options: empty(size, **{**options, "device": "cpu"}))
+        run, out = self.record(bench_overhead.main, tmp_path, capsys, "--budget", "0")
+        assert {row["mode"] for row in run.rows} == set(bench_overhead.MODES) and "ours / peer" in out
+
+    def test_tune(self, fake_gpu, tmp_path, capsys, monkeypatch) -> None:
+        monkeypatch.setattr(tune, "GEMM", (GemmCase(9, 16, 24),))
+        monkeypatch.setattr(tune, "GROUPED", (GroupedCase("tiny", 3, 20, 16, 24, 1.0),))
+        run, out = self.record(tune.main, tmp_path, capsys)
+        assert sum(row.get("chosen", False) for row in run.rows) == 2
+        assert "torch/chosen" in out
+
+    def test_checks(self, fake_gpu, tmp_path, capsys) -> None:
+        run, out = self.record(check_ops.main, tmp_path, capsys, "--only", "gemm 33x9x")
+        assert all(row["failed"] == 0 and row["checks"] for row in run.rows) and "error / bound" in out

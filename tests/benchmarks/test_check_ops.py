@@ -16,11 +16,6 @@ SMALL = 20_000
 EVERY = [check for check in checks() if check.elements <= SMALL]
 
 
-@pytest.fixture(autouse=True)
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "DEVICE", "cpu")
-
-
 def soon() -> float:
     return time.monotonic() + 60
 

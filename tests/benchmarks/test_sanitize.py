@@ -7,18 +7,13 @@ import time
 import pytest
 import torch
 
-from benchmarks import products, sanitize
+from benchmarks import sanitize
 from pyptx_ops.kernels.hopper.families import FAMILIES
 from pyptx_ops.kernels.hopper.tuning import gemm as gemm_tuning
 from pyptx_ops.kernels.hopper.tuning import norm as norm_tuning
 from pyptx_ops.kernels.hopper.tuning import swiglu as swiglu_tuning
 
 TRIALS = list(sanitize.trials())
-
-
-@pytest.fixture(autouse=True)
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "DEVICE", "cpu")
 
 
 def test_every_kernel_has_a_trial() -> None:
