@@ -1,0 +1,92 @@
+"""The documentation is true: its code runs, its PTX is what is traced, its links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, int]]:
+    """(language, text, line of the first line) of every fenced block."""
+    text = page.read_text()
+    for match in FENCE.finditer(text):
+        yield match[1], match[2], text.count("\n", 0, match.start(2)) + 1
+
+
+def execute(text: str, line: int, page: Path, scope: dict[str, Any]) -> None:
+    """Run a block; tracebacks show the page's own lines."""
+    exec(compile("\n" * (line - 1) + text, str(page), "exec"), scope)
+
+
+def execute_session(text: str, line: int, page: Path, scope: dict[str, Any]) -> None:
+    """Run a block of prompts and compare what it prints."""
+    test = doctest.DocTestParser().get_doctest(text, scope, page.name, str(page), line - 1)
+    runner = doctest.DebugRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test, clear_globs=False)
+    scope.update(test.globs)
+
+
+def run_page(page: Path) -> int:
+    """Run the Python of a page in one scope; PTX must stand in that of the kernel `k`. Returns how many blocks ran."""
+    scope: dict[str, Any] = {"__name__": "docs"}
+    ran = 0
+    for language, text, line in blocks(page):
+        if language == "python":
+            (execute_session if text.startswith(">>>") else execute)(text, line, page, scope)
+        elif language == "ptx":
+            assert text in scope["k"].ptx(), f"{page.name}:{line}: not what was traced:\n{scope['k'].ptx()}"
+        else:
+            continue
+        ran += 1
+    return ran
+
+
+def test_kernels() -> None:
+    assert run_page(ROOT / "docs/kernels.md") > 10
+
+
+def test_readme() -> None:
+    """The kernel in the README; what comes before needs a model."""
+    *_, (language, text, line) = blocks(ROOT / "README.md")
+    assert language == "python"
+    execute(text, line, ROOT / "README.md", {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(re.sub(FENCE, "", page.read_text())):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link)
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a renderer gives a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```python\nassert 1 == 2\n```\n", "```python\n>>> 1 + 1\n3\n```\n", "```python\nk = K\n```\n```ptx\nadd\n```\n"],
+)
+def test_a_lie_is_seen(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nclass K:\n    ptx = lambda: 'sub'\n```\n" + text)
+    with pytest.raises((AssertionError, doctest.DocTestFailure)):
+        run_page(page)
