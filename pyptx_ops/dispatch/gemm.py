@@ -44,8 +44,8 @@ class Plan:
     config: GemmConfig
     launch: Callable[..., None]
     blocks: int
-    x_tail: tuple[int, ...]
-    y_tail: tuple[int, ...]
+    token_tail: tuple[int, ...]
+    weight_tail: tuple[int, ...]
     sizes: tuple[int, ...]
     copy_tokens: bool
     copy_weights: bool
@@ -56,72 +56,71 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 
 def gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     """a (..., K) @ b (K, N) + bias (N,) on checked CUDA tensors of bf16 or fp16; contiguous (..., N)."""
-    n = b.shape[1]
-    out = torch.empty((*a.shape[:-1], n), dtype=out_dtype or a.dtype, device=a.device)
-    tokens = a if a.dim() == 2 else a.reshape(-1, a.shape[-1])
+    out = a.new_empty((*a.shape[:-1], b.shape[1]), dtype=out_dtype)
     if out.numel() == 0:
         return out
-    if tokens.shape[1] == 0:
+    if b.shape[0] == 0:
         return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
-    _run(out, tokens, b.t(), bias, None)
+    _run(out, a, b, bias, None)
     return out
 
 
 def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     """Row groups of a (M, K) times b (G, K, N), + bias (G, N), on checked CUDA tensors; contiguous (M, N)."""
-    out = torch.empty((a.shape[0], b.shape[2]), dtype=out_dtype or a.dtype, device=a.device)
+    out = a.new_empty((a.shape[0], b.shape[2]), dtype=out_dtype)
     if out.numel() == 0:
         return out
     if b.shape[0] == 0:
         return out.zero_()
-    if a.shape[1] == 0:  # only the bias is left: a product over one zero column, for the rows that belong to groups
+    if a.shape[1] == 0:  # only the bias is left: a product over zeros, for the rows that belong to groups
         a, b = a.new_zeros((a.shape[0], CHUNK)), b.new_zeros((b.shape[0], CHUNK, b.shape[2]))
-    _run(out, a, b.transpose(1, 2), bias, offs)
+    _run(out, a, b, bias, offs)
     return out
 
 
-def plan_of(tokens: Tensor, weights: Tensor, groups: int) -> Plan:
-    """The plan for tokens (M, K) times weights (N, K) or (G, N, K); made once per kind of call."""
-    aligned = tokens.data_ptr() % ALIGNMENT == 0, weights.data_ptr() % ALIGNMENT == 0
-    device, launcher = tokens.get_device(), launch.current_launcher()
-    key = (
-        tokens.shape, tokens.stride(), weights.shape, weights.stride(), tokens.dtype, aligned, groups, device, launcher,
-    )  # fmt: skip
+def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
+    """The plan for a (..., K) times b (K, N) or (G, K, N); made once per kind of call."""
+    device, launcher = a.get_device(), launch.current_launcher()
+    aligned = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
+    key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, aligned, groups, device, launcher)
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        plan = _plans[key] = _make_plan(tokens, weights, groups, device, launcher)
+        plan = _plans[key] = _make_plan(a, b, groups, device, launcher)
     return plan
 
 
-def _run(out: Tensor, tokens: Tensor, weights: Tensor, bias: Tensor | None, offs: Tensor | None) -> None:
-    groups = 0 if offs is None else weights.shape[0]
-    plan = plan_of(tokens, weights, groups)
-    if plan.copy_tokens:
-        tokens = _padded_copy(tokens)
-    if plan.copy_weights:
-        weights = _padded_copy(weights)
-    if bias is not None and not bias.is_contiguous():
+def _run(out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, offs: Tensor | None) -> None:
+    """Fill `out`. Nothing here makes a view unless an operand has to be copied: a call costs a few microseconds."""
+    groups = 0 if offs is None else b.shape[0]
+    plan = plan_of(a, b, groups)
+    tokens = _padded_copy(_rows(a)) if plan.copy_tokens else a
+    weights = _padded_copy(b.transpose(-1, -2)) if plan.copy_weights else b
+    bias_address, extra = 0, ()
+    if bias is not None:
         bias = bias.contiguous()
-    x, y = (weights, tokens) if plan.config.swap else (tokens, weights)
-    device = out.get_device()
-    extra: tuple[int, ...] = ()
+        bias_address = bias.data_ptr()
     if offs is not None:
-        offs = offs if offs.is_contiguous() else offs.contiguous()
+        offs = offs.contiguous()
         extra = (offs.data_ptr(), groups)
+    if plan.config.swap:
+        operands = (weights.data_ptr(), *plan.weight_tail, tokens.data_ptr(), *plan.token_tail)
+    else:
+        operands = (tokens.data_ptr(), *plan.token_tail, weights.data_ptr(), *plan.weight_tail)
+    device = out.get_device()
     plan.launch(
         device, _current_stream(device), plan.blocks, 1, 1,
-        x.data_ptr(), *plan.x_tail, y.data_ptr(), *plan.y_tail,
-        out.data_ptr(), 0 if bias is None else bias.data_ptr(), *plan.sizes, out.dtype is torch.float32, *extra,
+        *operands, out.data_ptr(), bias_address, *plan.sizes, out.dtype is torch.float32, *extra,
     )  # fmt: skip
 
 
-def _make_plan(tokens: Tensor, weights: Tensor, groups: int, device: int, launcher: launch.Launcher) -> Plan:
+def _make_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.Launcher) -> Plan:
+    tokens, weights = _rows(a), b.transpose(-1, -2)
     (m, k), n = tokens.shape, weights.shape[-2]
     token_matrix, copy_tokens = _matrix(tokens, k_major_only=groups > 0)
     weight_matrix, copy_weights = _matrix(weights)
-    problem = GemmProblem(m, n, k, _DTYPE_NAMES[tokens.dtype], token_matrix.major, weight_matrix.major, groups)
+    problem = GemmProblem(m, n, k, _DTYPE_NAMES[a.dtype], token_matrix.major, weight_matrix.major, groups)
     arch = route(device).arch
     assert arch is not None  # checked tensors on a device that runs kernels
     sms = torch.cuda.get_device_properties(device).multi_processor_count
@@ -130,9 +129,15 @@ def _make_plan(tokens: Tensor, weights: Tensor, groups: int, device: int, launch
     if weights.dim() == 2:  # the kernel sees one group
         inner, outer, pitch = weight_matrix.tail
         weight_matrix = Matrix(weight_matrix.major, (inner, outer, 1, pitch, pitch))
-    x, y = (weight_matrix, token_matrix) if config.swap else (token_matrix, weight_matrix)
-    blocks = grid(problem, config, sms)
-    return Plan(config, kernel.launch, blocks, x.tail, y.tail, (m, n, k), copy_tokens, copy_weights)
+    return Plan(
+        config, kernel.launch, grid(problem, config, sms), token_matrix.tail, weight_matrix.tail, (m, n, k),
+        copy_tokens or tokens.data_ptr() != a.data_ptr(), copy_weights,
+    )  # fmt: skip
+
+
+def _rows(a: Tensor) -> Tensor:
+    """(..., K) as (rows, K): a view where the strides allow one."""
+    return a if a.dim() == 2 else a.reshape(-1, a.shape[-1])
 
 
 def _matrix(tensor: Tensor, *, k_major_only: bool = False) -> tuple[Matrix, bool]:
