@@ -81,12 +81,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["```python\nassert 1 == 2\n```\n", "```python\n>>> 1 + 1\n3\n```\n", "```python\nk = K\n```\n```ptx\nadd\n```\n"],
-)
-def test_a_lie_is_seen(text: str, tmp_path: Path) -> None:
+LIES = {
+    "assert": "```python\nassert 1 == 2\n```\n",
+    "session": "```python\n>>> 1 + 1\n3\n```\n",
+    "ptx": "```python\nk = K\n```\n```ptx\nadd\n```\n",
+}
+
+
+@pytest.mark.parametrize("kind", LIES)
+def test_a_lie_is_seen(kind: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```python\nclass K:\n    ptx = lambda: 'sub'\n```\n" + text)
+    page.write_text("```python\nclass K:\n    ptx = lambda: 'sub'\n```\n" + LIES[kind])
     with pytest.raises((AssertionError, doctest.DocTestFailure)):
         run_page(page)
