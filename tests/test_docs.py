@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+import pyptx_ops
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -53,6 +56,25 @@ def run_page(page: Path) -> int:
 
 def test_kernels() -> None:
     assert run_page(ROOT / "docs/kernels.md") > 10
+
+
+def test_ops() -> None:
+    assert run_page(ROOT / "docs/ops.md") > 5
+
+
+def test_ops_are_documented_with_their_schemas() -> None:
+    """A section each, which starts with the schema, in the order of the table above them."""
+    text = (ROOT / "docs/ops.md").read_text()
+    documented = dict(re.findall(r"^## (\w+)\n\n```text\n(.+)\n```$", text, re.MULTILINE))
+    registered = {
+        schema.name.removeprefix("pyptx::"): str(schema).removeprefix("pyptx::")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("pyptx::")
+    }
+    assert documented == registered
+    assert re.findall(r"\[(\w+)\]\(#\1\)", text.split("## ")[0]) == list(documented)
+    functions = {name for name in pyptx_ops.__all__ if name in registered}
+    assert functions == registered.keys() - {"grouped_gemm_wgrad"}
 
 
 def test_readme() -> None:
