@@ -1,16 +1,14 @@
 """From checked tensors to a launch: which path a device takes, and what the families share.
 
 The functions of a family (`dispatch/gemm.py`, `dispatch/norm.py`, `dispatch/swiglu.py`) receive arguments that the op
-has checked: CUDA tensors of one device, with dtypes in `KERNEL_DTYPES` and any strides and sizes, 0 included. They
-allocate the outputs (contiguous) and launch on the current stream of the tensors' device.
+has checked: CUDA tensors of one device, with dtypes in `KERNEL_DTYPES` (the weight of a norm may have another) and any
+strides and sizes, 0 included. They allocate the outputs (contiguous) and launch on the current stream of the device.
 """
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Literal
 
 import torch
@@ -18,7 +16,7 @@ import torch
 from pyptx_ops import launch
 from pyptx_ops.manifest import ManifestError
 
-__all__ = ["ARCHES", "KERNEL_DTYPES", "Route", "family", "route", "runs_kernels"]
+__all__ = ["ARCHES", "KERNEL_DTYPES", "Route", "route", "runs_kernels"]
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 ARCHES = {(9, 0): "sm_90a"}
@@ -63,10 +61,6 @@ def route(device: torch.device | str | int) -> Route:
 def runs_kernels(tensor: torch.Tensor) -> bool:
     """Whether an op on this tensor launches kernels: a CUDA device that has them, and a dtype that they take."""
     return tensor.dtype in KERNEL_DTYPES and tensor.is_cuda and _routes[tensor.get_device()].path == "kernel"
-
-
-def family(name: str) -> ModuleType:
-    return importlib.import_module(f"pyptx_ops.dispatch.{name}")
 
 
 def _cuda_route(index: int) -> Route:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from pyptx_ops import dispatch
+from pyptx_ops.dispatch import norm as kernels
 from pyptx_ops.ops._checks import accumulator, bad_device, bad_dtype, bad_shape, check_same_shape, packed
 from pyptx_ops.ops._register import register, register_inplace
 from pyptx_ops.ops.rms_norm import check as check_norm
-from pyptx_ops.ops.rms_norm import gradients, normalized, takes_kernel
+from pyptx_ops.ops.rms_norm import gradients, normalized
 
 __all__ = ["fused_add_rms_norm", "fused_add_rms_norm_", "reference"]
 
@@ -56,9 +57,8 @@ def run(
     check("fused_add_rms_norm", x, residual, weight, eps, weight_offset)
     if residual.shape != x.shape:
         bad_shape("fused_add_rms_norm", "residual", residual, f"{tuple(x.shape)} like x")
-    if takes_kernel(x, weight):
-        norm = dispatch.family("norm")
-        return norm.fused_add_rms_norm(x, residual, weight, eps, weight_offset, cast_before_weight)
+    if dispatch.runs_kernels(x):
+        return kernels.fused_add_rms_norm(x, residual, weight, eps, weight_offset, cast_before_weight)
     return reference(x, residual, weight, eps, weight_offset, cast_before_weight)
 
 
@@ -151,9 +151,8 @@ def run_inplace(
     if residual.shape != x.shape:
         bad_shape("fused_add_rms_norm_", "residual", residual, f"{tuple(x.shape)} like x")
     _check_overlap(x, residual)
-    if takes_kernel(x, weight):
-        norm = dispatch.family("norm")
-        norm.fused_add_rms_norm_(x, residual, weight, eps, weight_offset, cast_before_weight)
+    if dispatch.runs_kernels(x):
+        kernels.fused_add_rms_norm_(x, residual, weight, eps, weight_offset, cast_before_weight)
         return
     y, total = reference(x, residual, weight, eps, weight_offset, cast_before_weight)
     x.copy_(y)

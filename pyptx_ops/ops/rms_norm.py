@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from pyptx_ops import dispatch
+from pyptx_ops.dispatch import norm as kernels
 from pyptx_ops.ops._checks import DTYPES, accumulator, bad_device, bad_dtype, bad_shape, packed
 from pyptx_ops.ops._register import register
 
-__all__ = ["check", "gradients", "normalized", "reference", "rms_norm", "takes_kernel"]
+__all__ = ["check", "gradients", "normalized", "reference", "rms_norm"]
 
 
 def check(op: str, x: Tensor, weight: Tensor | None, eps: float, weight_offset: float) -> None:
@@ -30,10 +31,6 @@ def check(op: str, x: Tensor, weight: Tensor | None, eps: float, weight_offset: 
             bad_device(op, "weight", weight, x.device)
     elif weight_offset != 0.0:
         raise ValueError(f"{op}: weight_offset is {weight_offset}, wanted 0 where there is no weight to add it to")
-
-
-def takes_kernel(x: Tensor, weight: Tensor | None) -> bool:
-    return dispatch.runs_kernels(x) and (weight is None or weight.dtype is x.dtype or weight.dtype is torch.float32)
 
 
 def normalized(
@@ -74,8 +71,8 @@ def run(
     x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0, cast_before_weight: bool = True
 ) -> Tensor:
     check("rms_norm", x, weight, eps, weight_offset)
-    if takes_kernel(x, weight):
-        return dispatch.family("norm").rms_norm(x, weight, eps, weight_offset, cast_before_weight)
+    if dispatch.runs_kernels(x):
+        return kernels.rms_norm(x, weight, eps, weight_offset, cast_before_weight)
     return reference(x, weight, eps, weight_offset, cast_before_weight)
 
 
@@ -129,7 +126,7 @@ def rms_norm(
 
     Args:
         x: (..., H), H >= 1; bf16, fp16, fp32 or fp64, any strides. On CUDA, fp32 and fp64 take the reference path.
-        weight: (H,), any of these dtypes, on the device of `x`. Kernels take the dtype of `x` and fp32.
+        weight: (H,), any of these dtypes, on the device of `x`.
         eps: added to the mean square, >= 0.
         weight_offset: added to the weight, 0 where there is none.
         cast_before_weight: which rounding, see above.

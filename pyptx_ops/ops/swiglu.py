@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyptx_ops import dispatch
+from pyptx_ops.dispatch import swiglu as kernels
 from pyptx_ops.ops._checks import (
     DTYPES,
     accumulator,
@@ -30,6 +31,8 @@ def check(gate: Tensor, up: Tensor, offs: Tensor | None) -> None:
     dtype = gate.dtype
     if dtype not in DTYPES:
         bad_dtype("swiglu", "gate", dtype, DTYPES)
+    if gate.dim() == 0:
+        bad_shape("swiglu", "gate", gate, "(..., d)")
     if up.dtype is not dtype:
         bad_dtype("swiglu", "up", up.dtype, f"{dtype} like gate")
     if up.device != gate.device:
@@ -69,7 +72,7 @@ def run(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
     if up.shape != gate.shape:
         bad_shape("swiglu", "up", up, f"{tuple(gate.shape)} like gate")
     if dispatch.runs_kernels(gate):
-        return dispatch.family("swiglu").swiglu(gate, up, None if offs is None else offs.contiguous())
+        return kernels.swiglu(gate, up, offs)
     if offs is not None and offs.is_cpu:
         check_offs_values("swiglu", offs, gate.shape[0])
     return reference(gate, up, offs)

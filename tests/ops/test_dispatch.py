@@ -7,8 +7,11 @@ import warnings
 import pytest
 import torch
 
+import pyptx_ops
 from pyptx_ops import dispatch, launch
+from pyptx_ops.dispatch import gemm, norm, swiglu
 from pyptx_ops.manifest import ManifestError
+from tests.ops.inputs import ends, randn
 
 
 class Launcher:
@@ -88,3 +91,55 @@ def test_no_driver(gpus, tmp_path):
 @pytest.mark.parametrize("dtype, kernel", [(torch.bfloat16, True), (torch.float16, True), (torch.float32, False)])
 def test_dtypes_that_kernels_take(dtype, kernel):
     assert (dtype in dispatch.KERNEL_DTYPES) is kernel
+
+
+CALLS = {  # op: (module, keyword arguments, what the family gets after the tensors)
+    "gemm": (gemm, {"a": (3, 4), "b": (4, 2), "bias": (2,), "out_dtype": torch.float32}),
+    "grouped_gemm": (gemm, {"a": (3, 4), "b": (2, 4, 2), "offs": (1, 2), "bias": (2, 2), "out_dtype": None}),
+    "rms_norm": (norm, {"x": (3, 4), "weight": (4,), "eps": 1e-5, "weight_offset": 1.0, "cast_before_weight": False}),
+    "fused_add_rms_norm": (
+        norm,
+        {"x": (3, 4), "residual": (3, 4), "weight": (4,), "eps": 0.5, "weight_offset": 0.0, "cast_before_weight": True},
+    ),
+    "fused_add_rms_norm_": (
+        norm,
+        {"x": (3, 4), "residual": (3, 4), "weight": (4,), "eps": 0.5, "weight_offset": 1.0, "cast_before_weight": True},
+    ),
+    "silu_and_mul": (swiglu, {"x": (3, 4), "interleaved": True}),
+    "swiglu": (swiglu, {"gate": (3, 4), "up": (3, 4), "offs": (1, 2)}),
+}
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("mode", ["eager", "no_grad", "inference", "grad"])
+def test_the_family_gets_the_checked_arguments(monkeypatch, op, mode):
+    """The same tensors, not copies, and every option; what it returns is what the op returns."""
+    module, arguments = CALLS[op]
+    arguments = dict(arguments)
+    for name, shape in arguments.items():
+        if isinstance(shape, tuple):
+            values = ends(*shape, device="cpu") if name == "offs" else randn(*shape, device="cpu")
+            arguments[name] = values if name == "offs" else values.bfloat16()
+    calls = []
+    result = torch.full((3, 2), 7.0)
+
+    def family(*args):
+        calls.append(args)
+        return {"fused_add_rms_norm": (result, result.clone()), "fused_add_rms_norm_": None}.get(op, result)
+
+    monkeypatch.setattr(dispatch, "runs_kernels", lambda tensor: True)
+    monkeypatch.setattr(module, op, family)
+    if mode == "grad" and not op.endswith("_"):
+        arguments["a" if "a" in arguments else "gate" if "gate" in arguments else "x"].requires_grad_()
+    version = next(iter(arguments.values()))._version
+    with torch.inference_mode(mode == "inference"), torch.set_grad_enabled(mode != "no_grad"):
+        got = getattr(pyptx_ops, op)(**arguments)
+    (call,) = calls
+    for passed, given in zip(call, arguments.values(), strict=True):
+        assert (passed.data_ptr() == given.data_ptr()) if isinstance(given, torch.Tensor) else passed == given
+    if op.endswith("_"):
+        assert got is None
+        assert arguments["x"]._version == arguments["residual"]._version == version + 1
+    else:
+        first = got[0] if isinstance(got, tuple) else got
+        assert torch.equal(first, result) and first.requires_grad == (mode == "grad")

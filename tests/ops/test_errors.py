@@ -102,6 +102,7 @@ BAD = {
     ],
     "swiglu": [
         ("gate", to(torch.uint8), TypeError, r"gate has dtype torch\.uint8"),
+        ("gate", other_shape(), ValueError, r"gate has shape \(\), wanted \(\.\.\., d\)"),
         ("up", to(torch.float16), TypeError, r"up has dtype torch\.float16, wanted torch\.bfloat16 like gate"),
         ("up", other_shape(6, 4), ValueError, r"up has shape \(6, 4\), wanted \(6, 8\) like gate"),
         ("up", other_shape(6, 1), ValueError, r"up has shape \(6, 1\)"),

@@ -162,18 +162,19 @@ def test_export_with_any_number_of_tokens(device):
 
 
 def test_unknown_token_count(device):
-    """A count that is only known when the graph runs: fakes must not branch on it."""
+    """Counts that only the run tells, one per tensor: fakes assert that they agree and do not branch."""
 
-    def f(mask, x, residual, gate, up, norm):
-        x, residual, gate, up = (t[mask.nonzero().squeeze(1)] for t in (x, residual, gate, up))
+    def f(masks, tensors, norm):
+        x, residual, gate, up = (t[mask.nonzero().squeeze(1)] for t, mask in zip(tensors, masks, strict=True))
         y, _ = pyptx_ops.fused_add_rms_norm(x, residual, norm)
-        return pyptx_ops.rms_norm(y, norm) + pyptx_ops.swiglu(gate, up)
+        return pyptx_ops.rms_norm(y, norm), pyptx_ops.swiglu(gate, up), pyptx_ops.silu_and_mul(gate)
 
-    mask = torch.tensor([True, False, True, True], device=device)
-    inputs = [randn(4, 6, device=device, dtype=torch.float32) for _ in range(4)] + [randn(6, device=device).float()]
+    masks = [torch.tensor([i != skipped for i in range(4)], device=device) for skipped in range(4)]
+    tensors = [randn(4, 6, device=device, dtype=torch.float32) for _ in range(4)]
+    norm = randn(6, device=device, dtype=torch.float32)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        got = torch.compile(f, backend="aot_eager", fullgraph=True)(mask, *inputs)
-    torch.testing.assert_close(got, f(mask, *inputs))
+        got = torch.compile(f, backend="aot_eager", fullgraph=True)(masks, tensors, norm)
+    torch.testing.assert_close(got, f(masks, tensors, norm))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", inductor])
