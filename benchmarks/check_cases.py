@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import pyptx_ops
@@ -23,6 +24,7 @@ __all__ = ["Check", "checks"]
 
 DTYPES = (torch.bfloat16, torch.float16)
 PRODUCT_LAYOUTS = ("NN", "NT", "TN", "TT")
+VIEWS = (*LAYOUTS, "odd pitch", "shifted")
 GATHERED = 1 << 27  # elements of weights that may be gathered row by row
 
 
@@ -42,6 +44,16 @@ def poisoned(elements: int, dtype: torch.dtype = torch.float32) -> None:
     count = max(1, elements * dtype.itemsize)
     for block in [torch.empty(count, dtype=torch.uint8, device=products.DEVICE) for _ in range(3)]:
         block.fill_(255)
+
+
+def laid(tensor: Tensor, layout: str) -> Tensor:
+    """The same values in another layout: those of the tests, an odd pitch, or an address that is off by one element."""
+    if layout == "odd pitch":
+        columns = tensor.shape[-1]
+        return F.pad(tensor, (0, 1 + columns % 2), value=math.nan)[..., :columns]
+    if layout == "shifted":
+        return tensor.new_empty(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor)
+    return relaid(tensor, layout)
 
 
 def checks() -> Iterator[Check]:
@@ -74,7 +86,7 @@ def gemm_checks() -> Iterator[Check]:
         for number, size in enumerate(LLM):
             yield gemm_check(size, layout, dtype, bias=number % 2 == 1, wide=number % 3 == 2)
         for size in ((64, 128, 72), (33, 35, 37), (300, 264, 200)):
-            for one, other in itertools.product(LAYOUTS, LAYOUTS):
+            for one, other in itertools.product(VIEWS, VIEWS):
                 yield gemm_check(size, layout, dtype, bias=True, wide=False, relay=(one, other))
 
 
@@ -92,7 +104,7 @@ def gemm_check(
     def run() -> float:
         a, b = operand(m, k, layout[0], dtype), operand(k, n, layout[1], dtype)
         if relay:
-            a, b = relaid(a, relay[0]), relaid(b, relay[1])
+            a, b = laid(a, relay[0]), laid(b, relay[1])
         added = operand(1, n, "N", dtype)[0] if bias else None
         poisoned(m * n, out_dtype or dtype)
         out = pyptx_ops.gemm(a, b, added, out_dtype=out_dtype)
@@ -120,7 +132,7 @@ def grouped_checks() -> Iterator[Check]:
         for number, (counts, (n, k), tail, nt) in enumerate(every):
             if dtype is torch.bfloat16 or number % 4 == 0:
                 yield grouped_check(counts, n, k, tail, nt, dtype, bias=number % 2 == 1, wide=number % 3 == 2)
-        for one, other in itertools.product(LAYOUTS, LAYOUTS):
+        for one, other in itertools.product(VIEWS, VIEWS):
             yield grouped_check((4, 0, 130, 7), 48, 72, 5, False, dtype, bias=True, wide=False, relay=(one, other))
         for groups, (n, k) in itertools.product(MANY, ((16, 8), (72, 136), (5, 3))):
             counts = tuple(random.Random(groups).choices((0, 1, 2, 9), k=groups))
@@ -152,7 +164,7 @@ def grouped_check(
         stored = operand(groups * (n if nt else k), k if nt else n, "N", dtype)
         b = stored.view(groups, n, k).transpose(1, 2) if nt else stored.view(groups, k, n)
         if relay:
-            a, b = relaid(a, relay[0]), relaid(b, relay[1])
+            a, b = laid(a, relay[0]), laid(b, relay[1])
         added = operand(groups, n, "N", dtype) if bias else None
         offs = offs_of(torch.tensor(counts))
         poisoned(rows * n, out_dtype or dtype)
@@ -205,7 +217,7 @@ def norm_checks() -> Iterator[Check]:
             continue
         for op, (weight, offset, cast) in itertools.product(NORM_OPS, WEIGHTS):
             yield norm_check(op, rows, hidden, dtype, weight, offset, cast)
-    for dtype, layout, hidden, op in itertools.product(DTYPES, LAYOUTS, (1, 72, 1023, 4096, 16386), NORM_OPS):
+    for dtype, layout, hidden, op in itertools.product(DTYPES, VIEWS, (1, 72, 1023, 4096, 16386), NORM_OPS):
         yield norm_check(op, 33, hidden, dtype, "x", 0.0, True, layout)
 
 
@@ -222,7 +234,7 @@ def norm_check(
     options = (1e-5, offset, cast)
 
     def run() -> float:
-        x, residual = (relaid(operand(rows, hidden, "N", dtype), layout) for _ in range(2))
+        x, residual = (laid(operand(rows, hidden, "N", dtype), layout) for _ in range(2))
         wanted = torch.float32 if weighted == "fp32" else dtype
         weight = operand(1, hidden, "N", wanted)[0] if weighted else None
         poisoned(rows * hidden, dtype)
@@ -265,16 +277,16 @@ def swiglu_checks() -> Iterator[Check]:
         yield packed_check(rows, width, dtype, interleaved=True)
         yield swiglu_check(rows, width, dtype)
         yield swiglu_check(rows, width, dtype, used=rows // 2)
-    for dtype, width, one, other in itertools.product(DTYPES, (40, 1001, 2048), LAYOUTS, LAYOUTS):
+    for dtype, width, one, other in itertools.product(DTYPES, (40, 1001, 2048), VIEWS, VIEWS):
         yield swiglu_check(33, width, dtype, layouts=(one, other))
         yield swiglu_check(33, width, dtype, used=32, layouts=(one, other))
-    for dtype, layout, width, interleaved in itertools.product(DTYPES, LAYOUTS, (40, 1001, 2048), (False, True)):
+    for dtype, layout, width, interleaved in itertools.product(DTYPES, VIEWS, (40, 1001, 2048), (False, True)):
         yield packed_check(33, width, dtype, interleaved, layout)
 
 
 def packed_check(rows: int, width: int, dtype: torch.dtype, interleaved: bool, layout: str = "contiguous") -> Check:
     def run() -> float:
-        x = relaid(operand(rows, 2 * width, "N", dtype) * SCALE, layout)
+        x = laid(operand(rows, 2 * width, "N", dtype) * SCALE, layout)
         poisoned(rows * width, dtype)
         out = pyptx_ops.silu_and_mul(x, interleaved)
         gate, up = (x[:, ::2], x[:, 1::2]) if interleaved else (x[:, :width], x[:, width:])
@@ -294,7 +306,7 @@ def swiglu_check(
     """used: rows that belong to groups; the others hold NaN and must come out zero."""
 
     def run() -> float:
-        gate, up = (relaid(operand(rows, width, "N", dtype) * SCALE, layout) for layout in layouts)
+        gate, up = (laid(operand(rows, width, "N", dtype) * SCALE, layout) for layout in layouts)
         end = rows if used is None else used
         gate[end:] = up[end:] = math.nan
         offs = None if used is None else offs_of(torch.tensor([used // 2, 0, used - used // 2]))
