@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import pyptx_ops
+from pyptx_ops import settings
+from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -75,6 +77,18 @@ def test_ops_are_documented_with_their_schemas() -> None:
     assert re.findall(r"\[(\w+)\]\(#\1\)", text.split("## ")[0]) == list(documented)
     functions = {name for name in pyptx_ops.__all__ if name in registered}
     assert functions == registered.keys() - {"grouped_gemm_wgrad"}
+
+
+def test_architecture() -> None:
+    """Its variables are those of settings.py, its floors those that test_floors enforces, its files are there."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", text, re.MULTILINE)) == settings.VARIABLES
+    for name in re.findall(r"`([\w/]+\.(?:py|h|cpp))`", text):
+        assert any((ROOT / folder / name).is_file() for folder in ("", "pyptx_ops")), name
+    floors = text.partition("| floor |")[2].partition("\n\n")[0]
+    for floor in FLOORS:
+        part = floor.replace("*", "").strip("._").split(".")[-1]
+        assert part in floors or part == "bench", floor
 
 
 def test_readme() -> None:
