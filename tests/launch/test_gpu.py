@@ -6,7 +6,9 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from pyptx_ops.ptxas import assemble, find_ptxas
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0), reason="needs a GPU of 9.0 or newer"
 )
+Load = Callable[[str], _launch.Library]
 POINTER = ("out", "pointer")
 TILE = TensorMapSpec("f32", (8, 4))
 
@@ -94,7 +97,7 @@ def driver() -> _launch.Driver:
 
 
 @pytest.fixture(params=["ptx", "cubin"])
-def load(request: pytest.FixtureRequest, driver: _launch.Driver, tmp_path: Path):  # type: ignore[no-untyped-def]
+def load(request: pytest.FixtureRequest, driver: _launch.Driver, tmp_path: Path) -> Load:
     """PTX -> library, compiled by the driver or by ptxas."""
 
     def load_text(text: str) -> _launch.Library:
@@ -114,7 +117,7 @@ def stream() -> int:
     return torch.cuda.current_stream().cuda_stream
 
 
-def test_every_scalar_arrives(load) -> None:  # type: ignore[no-untyped-def]
+def test_every_scalar_arrives(load: Load) -> None:
     kinds = ("u32", "i32", "u64", "i64", "f32", "f64")
     values = (2**32 - 5, -7, 2**64 - 9, -(2**63), 1.1, -2.2)
     kernel = load(SCALARS).kernel("entry", (POINTER, *zip("abcdef", kinds, strict=True)), (1, 1, 1))
@@ -125,7 +128,7 @@ def test_every_scalar_arrives(load) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(("x", "y"), [(0, 0), (8, 4), (4, 1), (12, 6), (-4, -1), (40, 40)])
-def test_a_tensor_map_arrives_and_fills_what_is_out_of_bounds(load, x: int, y: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_tensor_map_arrives_and_fills_what_is_out_of_bounds(load: Load, x: int, y: int) -> None:
     """A copy starts at multiples of 16 bytes along the contiguous dimension: anything else is an illegal instruction."""
     rows, columns = 7, 13
     source = torch.randn(rows, 16, device="cuda")
@@ -139,7 +142,7 @@ def test_a_tensor_map_arrives_and_fills_what_is_out_of_bounds(load, x: int, y: i
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 16])
-def test_clusters_are_as_large_as_asked_for(load, size: int) -> None:  # type: ignore[no-untyped-def]
+def test_clusters_are_as_large_as_asked_for(load: Load, size: int) -> None:
     kernel = load(RANKS).kernel("entry", (POINTER,), (32, 1, 1), cluster=(size, 1, 1))
     out = torch.full((2 * size, 2), -1, dtype=torch.int32, device="cuda")
     kernel.launch(0, stream(), 2 * size, 1, 1, out.data_ptr())
@@ -147,14 +150,14 @@ def test_clusters_are_as_large_as_asked_for(load, size: int) -> None:  # type: i
 
 
 @pytest.mark.parametrize("size", [4, 48 * 1024, 48 * 1024 + 4, 200 * 1024, 227 * 1024])
-def test_dynamic_shared_memory(load, size: int) -> None:  # type: ignore[no-untyped-def]
+def test_dynamic_shared_memory(load: Load, size: int) -> None:
     kernel = load(SHARED).kernel("entry", (POINTER, ("bytes", "u32")), (1, 1, 1), shared_memory=size)
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     kernel.launch(0, stream(), 1, 1, 1, out.data_ptr(), size)
     assert out.item() == size
 
 
-def test_dependent_launches_keep_their_order(load) -> None:  # type: ignore[no-untyped-def]
+def test_dependent_launches_keep_their_order(load: Load) -> None:
     kernel = load(DEPENDENT).kernel("entry", (POINTER,), (1, 1, 1), pdl=True)
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     for _ in range(100):
@@ -162,7 +165,7 @@ def test_dependent_launches_keep_their_order(load) -> None:  # type: ignore[no-u
     assert out.item() == 100
 
 
-def test_a_first_launch_may_be_captured(load) -> None:  # type: ignore[no-untyped-def]
+def test_a_first_launch_may_be_captured(load: Load) -> None:
     kernel = load(SHARED).kernel("entry", (POINTER, ("bytes", "u32")), (1, 1, 1), shared_memory=100_000)
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -175,7 +178,7 @@ def test_a_first_launch_may_be_captured(load) -> None:  # type: ignore[no-untype
         assert out.item() == 100_000
 
 
-def test_streams_and_threads(load) -> None:  # type: ignore[no-untyped-def]
+def test_streams_and_threads(load: Load) -> None:
     kernel = load(ADD).kernel("entry", (POINTER, ("n", "u32")), (128, 1, 1))
     outs = [torch.zeros(1024, dtype=torch.int32, device="cuda") for _ in range(8)]
     torch.cuda.synchronize()
@@ -196,7 +199,7 @@ def test_streams_and_threads(load) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_a_device_that_is_not_current(load) -> None:  # type: ignore[no-untyped-def]
+def test_a_device_that_is_not_current(load: Load) -> None:
     kernel = load(ADD).kernel("entry", (POINTER, ("n", "u32")), (128, 1, 1))
     for device in (1, 0, 1):
         out = torch.zeros(128, dtype=torch.int32, device=f"cuda:{device}")
@@ -205,7 +208,7 @@ def test_a_device_that_is_not_current(load) -> None:  # type: ignore[no-untyped-
         assert out.unique().tolist() == [3]
 
 
-def test_the_driver_knows_the_kernel(load, driver: _launch.Driver) -> None:  # type: ignore[no-untyped-def]
+def test_the_driver_knows_the_kernel(load: Load, driver: _launch.Driver) -> None:
     kernel = load(TILE_COPY).kernel("entry", (), (32, 1, 1))
     attributes = kernel.attributes(0)
     assert attributes["registers"] > 0 and attributes["local_bytes"] == 0 and attributes["shared_bytes"] >= 136
@@ -225,7 +228,7 @@ def test_a_jit_failure_carries_the_compilers_words(driver: _launch.Driver) -> No
     assert "frobnicate" in str(caught.value) and "line" in str(caught.value)
 
 
-def test_an_entry_that_is_not_there(load) -> None:  # type: ignore[no-untyped-def]
+def test_an_entry_that_is_not_there(load: Load) -> None:
     with pytest.raises(_launch.LaunchError, match="cuLibraryGetKernel failed with CUDA_ERROR_NOT_FOUND .*'nothing'"):
         load(ADD).kernel("nothing", (), (1, 1, 1))
 
@@ -238,7 +241,7 @@ def test_an_entry_that_is_not_there(load) -> None:  # type: ignore[no-untyped-de
         ((0, 0, 7, 64), r"size\[0\] must be 1 to"),
     ],
 )
-def test_a_tensor_map_that_the_driver_refuses(load, values: tuple[int, ...], rule: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_tensor_map_that_the_driver_refuses(load: Load, values: tuple[int, ...], rule: str) -> None:
     params = (POINTER, param_spec(Param("map", "tensor_map", TILE)), ("x", "i32"), ("y", "i32"))
     kernel = load(TILE_COPY).kernel("entry", params, (32, 1, 1))
     source = torch.randn(8, 16, device="cuda")
@@ -256,7 +259,7 @@ def test_a_tensor_map_that_the_driver_refuses(load, values: tuple[int, ...], rul
         ({"block": (1, 1, 1), "cluster": (2, 1, 1)}, 3, "cuLaunchKernelEx"),
     ],
 )
-def test_a_launch_that_the_driver_refuses(load, options: dict, grid: int, call: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_launch_that_the_driver_refuses(load: Load, options: dict[str, Any], grid: int, call: str) -> None:
     kernel = load(RANKS).kernel("entry", (POINTER,), **options)
     with pytest.raises(_launch.LaunchError, match=f"{call}.* failed with CUDA_ERROR_.* for kernel 'entry' on device 0"):
         kernel.launch(0, stream(), grid, 1, 1, 0)
