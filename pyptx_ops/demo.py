@@ -19,6 +19,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,17 +106,16 @@ SIZES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; returns 0 if ours and the library's logits agree, else 1."""
     options = _parser().parse_args(arguments)
-    device = torch.device(options.device)
+    device: torch.device = options.device
     size_name = options.size or ("medium" if device.type == "cuda" else "small")
     route = dispatch.route(device)
     transformers.logging.set_verbosity_error()
     print(_headline(device, size_name, options.dtype, route))
-    results = [
-        demonstrate(name, SIZES[size_name], device, getattr(torch, options.dtype), options.seed)
-        for name in options.models
-    ]
-    for result in results:
-        print(f"\n{_describe(result)}")
+    results = []
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        for name in options.models:
+            results.append(demonstrate(name, SIZES[size_name], device, getattr(torch, options.dtype), options.seed))
+            print(f"\n{_describe(results[-1])}", flush=True)
     agrees = not any(result.complaints for result in results)
     print(f"\n{'Ours and the library agree.' if agrees else 'Ours and the library DISAGREE, see above.'}")
     if options.json:
@@ -130,12 +130,20 @@ def _parser() -> argparse.ArgumentParser:
         description="Two MoE models from transformers, with our ops beside the library's own code.",
     )
     parser.add_argument("--size", choices=SIZES, help="default: medium on a GPU, small on a CPU")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", type=_device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=["bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--models", nargs="+", choices=["mixtral", "qwen3_moe"], default=["mixtral", "qwen3_moe"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the results there too")
     return parser
+
+
+def _device(name: str) -> torch.device:
+    there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    there += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if name not in there:
+        raise argparse.ArgumentTypeError(f"got {name}, wanted one of {', '.join(there)}")
+    return torch.device(name)
 
 
 # --- one model ---

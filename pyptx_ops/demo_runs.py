@@ -20,7 +20,7 @@ import statistics
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,7 +164,7 @@ class Decoder:
     def __init__(self, model: Any, prompt: torch.Tensor, steps: int) -> None:
         self.model = model
         self.length = prompt.shape[1]
-        self.cache = transformers.StaticCache(config=model.config, max_cache_len=self.length + steps)
+        self.cache: Any = transformers.StaticCache(config=model.config, max_cache_len=self.length + steps)
         parameters = inspect.signature(model.forward).parameters
         # renamed in the course of transformers 5
         self.cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -289,7 +289,7 @@ def _what_ran(result: Result, model: Any, ids: torch.Tensor) -> None:
 # --- judging ---
 
 
-def _judge_errors(result: Result, run: str, errors: dict[str, tuple[float | None, float | None]]) -> None:
+def _judge_errors(result: Result, run: str, errors: Mapping[str, tuple[float | None, float | None]]) -> None:
     for what, ours, theirs in zip(("median", "worst"), errors[OURS], errors[LIBRARY], strict=True):
         if ours is not None and theirs is not None and not ours <= SLACK * theirs:  # a NaN is a complaint too
             result.complaints.append(f"{run}: {what} error {ours:.2e}, more than {SLACK} x the library's {theirs:.2e}")

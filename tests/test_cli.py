@@ -193,6 +193,15 @@ def test_demo_finds_a_wrong_op(demo, op, monkeypatch, capsys):
     assert "DISAGREES: prefill with fp32's routes: worst error" in text and "DISAGREE, see above" in text
 
 
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "no-such-device"])
+def test_demo_on_a_device_that_is_not_there(device, capsys):
+    pytest.importorskip("transformers", minversion="5.0")
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", "--device", device])
+    assert stopped.value.code == 2
+    assert device in capsys.readouterr().err
+
+
 def test_text_is_the_source(demo):
     tokens = demo.text_tokens(3, 50)
     assert tokens.shape == (3, 50) and bytes(tokens.flatten().tolist()).startswith(b'"""')
