@@ -150,7 +150,7 @@ def _make_plan(
     assert arch is not None  # checked tensors on a device that runs kernels
     kernel = launcher.kernel(arch, config.name)
     weight_kind = 0 if weight is None else 2 if weight.dtype is torch.float32 else 1
-    return Plan(config, kernel.launch, grid(rows.count, config), (weight_kind, *_sizes(rows, hidden, config)))
+    return Plan(config, kernel.launch, grid(rows.rows, config), (weight_kind, *_sizes(rows, hidden, config)))
 
 
 def _dense_strides(shape: torch.Size) -> list[int]:
@@ -163,4 +163,4 @@ def _dense_strides(shape: torch.Size) -> list[int]:
 def _sizes(rows: Rows, hidden: int, config: RmsNormConfig) -> tuple[int | float, ...]:
     """The kernel's last parameters."""
     strides = [stride for pair in rows.strides for stride in pair]
-    return (rows.count, rows.per_outer, reciprocal(rows.per_outer), hidden // config.width, 1.0 / hidden, *strides)
+    return (rows.rows, rows.per_outer, reciprocal(rows.per_outer), hidden // config.width, 1.0 / hidden, *strides)

@@ -13,12 +13,12 @@ UNSPLIT = 2**63 - 1
 
 
 class Rows(NamedTuple):
-    """`count` rows; row i is (i // per_outer, i % per_outer), and a tensor has it at strides (outer, inner), in bytes.
+    """So many rows; row i is (i // per_outer, i % per_outer), and a tensor has it at strides (outer, inner), in bytes.
 
     per_outer is UNSPLIT where one stride reaches every row.
     """
 
-    count: int
+    rows: int
     per_outer: int
     strides: tuple[tuple[int, int], ...]
 

@@ -108,7 +108,7 @@ def _plan_packed(x: Tensor, interleaved: bool, aligned: bool, device: int, launc
     steps = [2 * step if interleaved else step] * 2
     aligned = aligned and rows.aligned and step == ELEMENT_BYTES
     problem = SwigluProblem(columns, _DTYPE_NAMES[x.dtype], interleaved, aligned)
-    return _make_plan(problem, rows.count, pitches, steps, up_offset, device, launcher)
+    return _make_plan(problem, rows.rows, pitches, steps, up_offset, device, launcher)
 
 
 def _plan_separate(gate: Tensor, up: Tensor, aligned: bool, device: int, launcher: launch.Launcher) -> Plan | None:
@@ -121,7 +121,7 @@ def _plan_separate(gate: Tensor, up: Tensor, aligned: bool, device: int, launche
     steps = [tensor.stride(-1) * ELEMENT_BYTES for tensor in (gate, up)]
     aligned = aligned and rows.aligned and steps == [ELEMENT_BYTES] * 2
     problem = SwigluProblem(gate.shape[-1], _DTYPE_NAMES[gate.dtype], False, aligned)
-    return _make_plan(problem, rows.count, pitches, steps, 0, device, launcher)
+    return _make_plan(problem, rows.rows, pitches, steps, 0, device, launcher)
 
 
 def _make_plan(
@@ -133,7 +133,7 @@ def _make_plan(
     assert arch is not None  # checked tensors on a device that runs kernels
     kernel = launcher.kernel(arch, config.name)
     per_row = problem.columns // config.width
-    tail = (rows, per_row, reciprocal(per_row))
+    tail: tuple[int, ...] = (rows, per_row, reciprocal(per_row))
     if config.layout == "pairs":
         tail += (pitches[0],)
     elif config.layout == "rows":

@@ -14,7 +14,7 @@ Layout = Literal["k", "mn"]
 class GemmConfig:
     """A tile GEMM on wgmma: X (tile_m rows, 64 per consumer warpgroup) times Y (tile_n columns).
 
-    dtype: "bf16" or "f16".  x_major, y_major: whether each operand is contiguous along K ("k") or along its rows ("mn").
+    dtype: "bf16" or "f16".  x_major, y_major: if an operand is contiguous along K ("k") or along its rows ("mn").
     swap: X holds the weights and Y the tokens, so the tile is written transposed; for few tokens.
     grouped: tokens are ragged groups given by `offs`, each with weights of its own.
     split_k: CTAs of a cluster that share a tile's K blocks and add their parts through distributed shared memory.
@@ -60,7 +60,7 @@ class GemmConfig:
 
 @dataclass(frozen=True)
 class RmsNormConfig:
-    """A norm over rows, each shared by `threads` threads (a power of two) of one block.
+    """A norm over rows, each shared by `threads` threads (a power of two) of each of the `cluster` blocks of a cluster.
 
     dtype: "bf16" or "f16".  residual: add a second input first, and also write the rounded sum.
     width: elements of one access: 8 (16 bytes, where every address is a multiple of that) or 1.
@@ -73,17 +73,25 @@ class RmsNormConfig:
     width: int
     threads: int
     vectors: int
+    cluster: int = 1
     wide: bool = False
 
     @property
     def name(self) -> str:
         kind = "fused_add_rms_norm" if self.residual else "rms_norm"
-        return f"{kind}_{self.dtype}_w{self.width}_{self.threads}x{self.vectors}{'_wide' if self.wide else ''}"
+        cluster = f"_cluster{self.cluster}" if self.cluster > 1 else ""
+        wide = "_wide" if self.wide else ""
+        return f"{kind}_{self.dtype}_w{self.width}_{self.threads}x{self.vectors}{cluster}{wide}"
+
+    @property
+    def team(self) -> int:
+        """Threads that share a row."""
+        return self.threads * self.cluster
 
     @property
     def resident(self) -> int:
         """Elements of a row that stay in registers."""
-        return self.threads * self.vectors * self.width
+        return self.team * self.vectors * self.width
 
     @property
     def block(self) -> int:
@@ -92,14 +100,14 @@ class RmsNormConfig:
 
     @property
     def blocks_per_sm(self) -> int:
-        """Resident blocks that the registers must allow: 40 a thread, 48 with a residual, 64 where a thread holds much."""
+        """Resident blocks that registers must allow: 40 a thread, 48 with a residual, 64 where a thread holds much."""
         held = self.vectors * max(self.width // 2, 1)  # words of a row
         threads = 1024 if held > 8 else 1280 if self.residual else 1536
         return threads // self.block
 
     @property
     def rows(self) -> int:
-        """Rows that a block works on at the same time."""
+        """Rows that a block, or a cluster, works on at the same time."""
         return self.block // self.threads
 
 

@@ -2,11 +2,12 @@
 
     rstd = 1 / sqrt(mean(v²) + eps)
 
-A row is shared by `threads` threads. Chunk c of a row (one access) belongs to thread c mod threads, so that neighbouring
-threads touch neighbouring chunks. The first `vectors` chunks of a thread stay in registers between the two passes:
+A row is shared by a team of threads: part of a warp, a warp, a block or a cluster of blocks. Chunk c of a row (one
+access) belongs to thread c mod team, so that neighbouring threads touch neighbouring chunks. The first `vectors` chunks
+of a thread stay in registers between the two passes:
 
     load x, residual, the first weights ──► v, Σ v² per thread ──► sum over the row ──► scale, round, store
-                                            └► store round(v)     (shuffles; shared memory past 32 threads)
+                                            └► store round(v)     (shuffles, shared memory, that of the cluster)
 
 A wide row's other chunks are read once for the sum and, from L2, once more for the result. How a row's sum is ordered
 depends on its config only, and that on its width and alignment only: never on the other rows. In place works: a thread
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..dsl import Kernel, Pred, Reg, Var, ptx, special
 from .configs import RmsNormConfig
@@ -26,8 +28,6 @@ __all__ = ["build"]
 
 WARP = 32
 CHAINS = 4  # independent sums of a thread: a shorter chain of dependent additions, and a smaller error
-GROUP_ELEMENTS = 16
-TAIL = 2  # chunks of a thread per turn of the loops over the rest of a wide row
 
 WEIGHT_NONE, WEIGHT_SAME, WEIGHT_F32 = 0, 1, 2
 
@@ -72,12 +72,13 @@ class Arguments:
         self.inverse_hidden = k.param("inverse_hidden", "f32")
         operands = [Operand(base, *declare_strides(k, name)) for base, name in zip(bases, names)]
         self.x, self.y = operands[:2]
-        self.residual, self.residual_out = operands[2:] or (None, None)
+        self.residual: Operand | None = operands[2] if config.residual else None
+        self.residual_out: Operand | None = operands[3] if config.residual else None
 
 
 @dataclass(frozen=True)
 class Row:
-    """Where a thread finds its first chunk of the row that it works on; the others are `threads` chunks apart."""
+    """Where a thread finds its first chunk of the row that it works on; the others are `team` chunks apart."""
 
     x: Reg
     y: Reg
@@ -94,7 +95,7 @@ class Row:
 class Weights:
     """The weights of one chunk: of the dtype of x or fp32, as the kernel is told when it runs.
 
-    Of the dtype of x they are loaded early and wait as they are; fp32 ones, which take more registers, come when needed.
+    Of the dtype of x they are loaded early and wait as they are; fp32 ones take more registers and come when needed.
     """
 
     def __init__(self, k: Kernel, access: Access, args: Arguments, address: Reg, offset: int, pred: Pred):
@@ -130,14 +131,16 @@ class Weights:
 
 
 class Chunks:
-    """`count` chunks of a thread, `threads` apart, from the chunk at `row`: loaded, summed, scaled and stored."""
+    """`count` chunks of a thread, `team` apart, from the chunk at `row`: loaded, summed, scaled and stored."""
 
-    def __init__(self, k: Kernel, config: RmsNormConfig, args: Arguments, row: Row, first: Reg, count: int, chunks: Reg):
+    def __init__(
+        self, k: Kernel, config: RmsNormConfig, args: Arguments, row: Row, first: Reg, count: int, chunks: Reg
+    ):
         self.k, self.config, self.args, self.row = k, config, args, row
         self.access = Access(config.dtype, config.width)
-        self.group = GROUP_ELEMENTS // config.width  # chunks whose weights are in flight at once
-        self.valid = [(first + i * config.threads if i else first) < chunks for i in range(count)]
-        self.offsets = [i * config.threads * self.access.nbytes for i in range(count)]
+        self.group = (4 if config.wide else 8) // self.access.words  # chunks whose weights are in flight at once
+        self.valid = [(first + i * config.team if i else first) < chunks for i in range(count)]
+        self.offsets = [i * config.team * self.access.nbytes for i in range(count)]
 
     def load(self) -> None:
         """All loads first, so that they are in flight together."""
@@ -155,9 +158,7 @@ class Chunks:
         """v = x + residual, unrounded."""
         if self.config.residual:
             unpack = self.access.unpack
-            self.sums = [
-                [a + b for a, b in zip(unpack(x), unpack(r))] for x, r in zip(self.words, self.added)
-            ]
+            self.sums = [[a + b for a, b in zip(unpack(x), unpack(r))] for x, r in zip(self.words, self.added)]
 
     def values(self, i: int) -> list[Reg]:
         """v of chunk i in fp32."""
@@ -212,37 +213,60 @@ def set_all(variables: list[Var], values: list[Reg]) -> None:
 
 
 class RowSum:
-    """Adds one fp32 per thread over the threads of a row; past one warp, partial sums go through shared memory."""
+    """Adds one fp32 per thread over the team of a row, in one order: lanes, then warps, then blocks of the cluster."""
 
-    def __init__(self, k: Kernel, config: RmsNormConfig, thread: Reg):
-        self.threads, self.thread = config.threads, thread
+    def __init__(self, k: Kernel, config: RmsNormConfig, position: Position):
+        self.config, self.position = config, position
         self.warps = config.threads // WARP
+        self.lane = position.thread & (WARP - 1)
         if self.warps > 1:
-            self.partials = k.shared_array("partials", 4 * self.warps)
+            self.per_warp = k.shared_array("per_warp", 4 * self.warps)
+        if config.cluster > 1:
+            self.per_block = k.shared_array("per_block", 4 * config.cluster)
+            ptx.barrier.cluster.arrive(sem="relaxed", aligned=True)  # this block runs: others may write to it
 
     def __call__(self, value: Reg) -> Reg:
-        """The sum, the same bits in every thread of the row."""
-        value = butterfly_sum(value, min(self.threads, WARP))
-        if self.warps <= 1:
-            return value
-        base = ptx.mov(self.partials, type="u32")
-        lane = self.thread & (WARP - 1)
-        ptx.st(base + ((self.thread >> 5) << 2), value, space="shared", type="f32", pred=lane == 0)
+        """The sum, the same bits in every thread of the team."""
+        value = butterfly_sum(value, min(self.config.threads, WARP))
+        if self.warps > 1:
+            value = self._over_warps(value)
+        return self._over_blocks(value) if self.config.cluster > 1 else value
+
+    def _over_warps(self, value: Reg) -> Reg:
+        base = ptx.mov(self.per_warp, type="u32")
+        ptx.st(base + ((self.position.thread >> 5) << 2), value, space="shared", type="f32", pred=self.lane == 0)
         ptx.bar.sync(0)
-        partial = ptx.ld(base + ((lane & (self.warps - 1)) << 2), space="shared", type="f32")
-        return butterfly_sum(partial, self.warps)
+        return butterfly_sum(self._slot(base, self.warps), self.warps)
+
+    def _over_blocks(self, value: Reg) -> Reg:
+        """Thread i tells block i of the cluster."""
+        cluster, thread = self.config.cluster, self.position.thread
+        base = ptx.mov(self.per_block, type="u32")
+        place = ptx.mapa(base + (self.position.rank << 2), thread & (cluster - 1), type="u32")
+        ptx.barrier.cluster.wait(sem="acquire", aligned=True)
+        ptx.st(place, value, space="shared::cluster", type="f32", pred=thread < cluster)
+        ptx.barrier.cluster.arrive(sem="release", aligned=True)
+        ptx.barrier.cluster.wait(sem="acquire", aligned=True)
+        return butterfly_sum(self._slot(base, cluster), cluster)
+
+    def _slot(self, base: Reg, slots: int) -> Reg:
+        """Lane i gets the (i mod slots)-th partial sum."""
+        return ptx.ld(base + ((self.lane & (slots - 1)) << 2), space="shared", type="f32")
 
 
 class Position:
-    """Which row a thread works on, and which of its threads it is."""
+    """Which row a thread works on, and which member of its team it is."""
 
     def __init__(self, k: Kernel, config: RmsNormConfig, args: Arguments):
         self.k, self.args = k, args
         self.thread = ptx.mov(special("tid.x"), type="u32")
-        self.lane = self.thread & (config.threads - 1)
+        self.member = self.thread & (config.threads - 1)
+        if config.cluster > 1:
+            self.rank = ptx.mov(special("cluster_ctarank"), type="u32")
+            self.member = self.member + self.rank * config.threads
         self.index, self.chunks = self._row(config)
         nbytes = config.width * ELEMENT_BYTES
-        self.offset = ptx.mul.wide(self.lane, nbytes)  # of its first chunk in the row
+        self.offset = ptx.mul.wide(self.member, nbytes)  # of its first chunk in the row
         self.weight_bytes = ptx.selp(nbytes, 2 * nbytes, args.weight_is_same, type="u32")  # of a chunk
 
     def _row(self, config: RmsNormConfig) -> tuple[Reg, Reg]:
@@ -250,6 +274,8 @@ class Position:
         args = self.args
         x, y, width = (ptx.mov(special(name), type="u32") for name in ("ctaid.x", "ctaid.y", "nctaid.x"))
         block = ptx.mul.wide(y, width) + ptx.cvt(x, type="u64", src="u32")
+        if config.cluster > 1:
+            block = block >> (config.cluster.bit_length() - 1)
         if config.rows == 1:
             return block, ptx.selp(args.chunks, 0, block < args.rows)
         group = self.thread >> (config.threads.bit_length() - 1)
@@ -270,23 +296,23 @@ class Position:
 
         residual = address(args.residual) if args.residual is not None else None
         residual_out = address(args.residual_out) if args.residual_out is not None else None
-        weight = args.weight + ptx.mul.wide(self.lane, self.weight_bytes)
+        weight = args.weight + ptx.mul.wide(self.member, self.weight_bytes)
         return Row(address(args.x), address(args.y), residual, residual_out, weight)
 
 
 class Tail:
-    """The chunks of a wide row past those in registers, TAIL per thread and turn."""
+    """The chunks of a wide row past those in registers, `count` per thread and turn."""
 
     def __init__(self, k: Kernel, config: RmsNormConfig, args: Arguments, position: Position, row: Row):
         self.k, self.config, self.args, self.position, self.row = k, config, args, position, row
+        self.count = (4 if config.residual else 8) // Access(config.dtype, config.width).words
 
     def turns(self) -> Iterator[Chunks]:
         config, position = self.config, self.position
-        resident = config.threads * config.vectors
-        for done in self.k.range(resident, position.chunks, config.threads * TAIL):
+        for done in self.k.range(config.team * config.vectors, position.chunks, config.team * self.count):
             moved = ptx.mul.wide(done, config.width * ELEMENT_BYTES), ptx.mul.wide(done, position.weight_bytes)
-            first = done + position.lane
-            chunks = Chunks(self.k, config, self.args, self.row.moved(*moved), first, TAIL, position.chunks)
+            first = done + position.member
+            chunks = Chunks(self.k, config, self.args, self.row.moved(*moved), first, self.count, position.chunks)
             chunks.load()
             chunks.add_residual()
             yield chunks
@@ -294,11 +320,13 @@ class Tail:
 
 def build(config: RmsNormConfig) -> Kernel:
     """The kernel of a config."""
-    with Kernel(config.name, block=(config.block, 1, 1), min_blocks=config.blocks_per_sm) as k:
+    shape: dict[str, Any] = {"block": (config.block, 1, 1), "cluster": (config.cluster, 1, 1)}
+    with Kernel(config.name, min_blocks=config.blocks_per_sm, **shape) as k:
         args = Arguments(k, config)
         position = Position(k, config, args)
+        row_sum = RowSum(k, config, position)
         row = position.row()
-        resident = Chunks(k, config, args, row, position.lane, config.vectors, position.chunks)
+        resident = Chunks(k, config, args, row, position.member, config.vectors, position.chunks)
         tail = Tail(k, config, args, position, row) if config.wide else None
         resident.load()
         first_weights = resident.load_weights(0)
@@ -309,7 +337,7 @@ def build(config: RmsNormConfig) -> Kernel:
         if tail is not None:
             for turn in tail.turns():
                 turn.square_into(chains)
-        total = RowSum(k, config, position.thread)((chains[0] + chains[1]) + (chains[2] + chains[3]))
+        total = row_sum((chains[0] + chains[1]) + (chains[2] + chains[3]))
         rstd = ptx.rsqrt.approx(ptx.fma(total, args.inverse_hidden, args.eps, rnd="rn"))
         resident.store_normalized(rstd, first_weights)
         if tail is not None:

@@ -1,8 +1,8 @@
 """SwiGLU: out = round(silu(gate) · up), silu(g) = g / (1 + 2^(−g · log2 e)), fp32 inside.
 
-The output is dense; chunk i of it (one access) is chunk i mod per_row of row i // per_row. A thread takes `unroll` chunks
-that lie a block apart, and has the loads of all of them in flight. Rows at and past offs[-1] come out zero and their
-inputs are not read.
+The output is dense; chunk i of it (one access) is chunk i mod per_row of row i // per_row. A thread takes `unroll`
+chunks that lie a block apart, and has the loads of all of them in flight. Rows at and past offs[-1] come out zero and
+their inputs are not read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Input:
 
 
 class Arguments:
-    """The parameters, pointers first. `gate` holds the pairs where there is no `up`; chunks are accesses of the output."""
+    """The parameters, pointers first. `gate` holds pairs where there is no `up`; chunks are accesses of the output."""
 
     def __init__(self, k: Kernel, config: SwigluConfig):
         names = ("gate",) if config.layout == "pairs" else ("gate", "up")

@@ -21,7 +21,7 @@ HIGH_HALF = 0xFFFF0000
 class Access:
     """Loads, stores and conversions of `width` elements of `dtype` ("bf16" or "f16").
 
-    The elements of an access lie in 32-bit words, two to a word, the first in the low half; a single element lies alone.
+    They lie in 32-bit words, two to a word, the first in the low half; a single element lies alone.
     """
 
     dtype: str
@@ -45,11 +45,20 @@ class Access:
         self._load(address, offset, out, pred, nc=True)
 
     def _load(
-        self, address: Reg, offset: int, out: Sequence[Reg] | None, pred: Pred | None, *, nc: bool = False, l1: str | None = None
+        self,
+        address: Reg,
+        offset: int,
+        out: Sequence[Reg] | None,
+        pred: Pred | None,
+        *,
+        nc: bool = False,
+        l1: str | None = None,
     ) -> tuple[Reg, ...]:
         where = address.at(offset)
         if self.words > 1:
-            return tuple(ptx.ld(where, space="global", nc=nc, l1=l1, vec=f"v{self.words}", type="b32", out=out, pred=pred))
+            return tuple(
+                ptx.ld(where, space="global", nc=nc, l1=l1, vec=f"v{self.words}", type="b32", out=out, pred=pred)
+            )
         kind = "b16" if self.width == 1 else "b32"
         word = ptx.mov(0, type="b32") if out is None else out[0]
         return (ptx.ld(where, space="global", nc=nc, l1=l1, type=kind, out=word, pred=pred),)
@@ -75,7 +84,9 @@ class Access:
     def pack(self, values: Sequence[Reg]) -> list[Reg]:
         """fp32 rounded to nearest even, as words."""
         padded = [*values, 0.0] if len(values) % 2 else list(values)
-        return [ptx.cvt.pack(high, low, type=f"{self.dtype}x2", rnd="rn") for low, high in zip(padded[::2], padded[1::2])]
+        return [
+            ptx.cvt.pack(high, low, type=f"{self.dtype}x2", rnd="rn") for low, high in zip(padded[::2], padded[1::2])
+        ]
 
 
 def zeros(count: int) -> list[Reg]:

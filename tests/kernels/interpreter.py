@@ -1,6 +1,6 @@
-"""Runs traced kernels on NumPy, one block at a time, so that their logic is tested where there is no GPU.
+"""Runs traced kernels on NumPy, one cluster of blocks at a time, so that their logic is tested where there is no GPU.
 
-A block's threads go in lockstep: the lowest program counter first, which brings branches back together. It knows the
+A cluster's threads go in lockstep: the lowest program counter first, which brings branches back together. It knows the
 instructions of ordinary threads (arithmetic, loads and stores, shuffles, barriers), checks every address for bounds and
 alignment and every register for having been written, and knows nothing of time, races or asynchronous copies.
 """
@@ -20,7 +20,8 @@ from pyptx_ops.dsl.ir import Address, Directive, Immediate, Instruction, Label, 
 __all__ = ["Memory", "run"]
 
 Words = NDArray[np.uint64]
-SHARED_BASE = 1024
+SHARED_BASE, SHARED_WINDOW = 1024, 1 << 24
+RUNNING, AT_BLOCK, AT_CLUSTER = 0, 1, 2
 
 
 class Memory:
@@ -45,7 +46,9 @@ class Memory:
     def access(self, addresses: Words, nbytes: int, value: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """Read `nbytes` at each address, or write `value` there."""
         if (addresses % np.uint64(nbytes)).any():
-            raise AssertionError(f"an address is no multiple of {nbytes}: {addresses[addresses % np.uint64(nbytes) != 0][0]:#x}")
+            raise AssertionError(
+                f"an address is no multiple of {nbytes}: {addresses[addresses % np.uint64(nbytes) != 0][0]:#x}"
+            )
         result = np.zeros((len(addresses), nbytes), np.uint8) if value is None else value
         which = np.searchsorted(np.array(self.bases, np.uint64), addresses, side="right") - 1
         for segment in np.unique(which):
@@ -65,9 +68,10 @@ def run(kernel: Kernel, memory: Memory, grid: tuple[int, int], args: Sequence[in
     """Launch a grid of blocks, (x, y). args: one value per parameter."""
     assert len(args) == len(kernel.params), f"{len(kernel.params)} parameters, {len(args)} values"
     program = Program(kernel)
+    assert grid[0] % program.cluster == 0, f"{grid[0]} blocks are no clusters of {program.cluster}"
     for y in range(grid[1]):
-        for x in range(grid[0]):
-            Block(program, memory, (x, y), grid, args).run()
+        for x in range(0, grid[0], program.cluster):
+            Cluster(program, memory, (x, y), grid, args).run()
 
 
 class Program:
@@ -75,7 +79,7 @@ class Program:
 
     def __init__(self, kernel: Kernel):
         module = kernel.module()
-        self.threads = math.prod(kernel.block)
+        self.threads, self.cluster = math.prod(kernel.block), kernel.cluster[0]
         self.params = {f"param_{p.name}": (i, p.kind) for i, p in enumerate(kernel.params)}
         self.code: list[Instruction] = []
         self.labels: dict[str, int] = {}
@@ -93,39 +97,59 @@ class Program:
                 self.shared_bytes += (int(size) + 15) // 16 * 16
 
 
-class Block:
-    """One block: its registers, its shared memory and where each thread is."""
+class Cluster:
+    """A cluster of blocks: their registers, their shared memory and where each thread is.
 
-    def __init__(self, program: Program, memory: Memory, index: tuple[int, int], grid: tuple[int, int], args: Sequence[int | float]):
-        n = program.threads
+    Block r has its shared memory at SHARED_WINDOW · (r + 1) for the cluster; its own addresses are below SHARED_WINDOW.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: Memory,
+        index: tuple[int, int],
+        grid: tuple[int, int],
+        args: Sequence[int | float],
+    ):
+        n = program.threads * program.cluster
         self.program, self.memory, self.args, self.n = program, memory, args, n
-        lanes = np.arange(n, dtype=np.uint64)
+        self.rank, thread = np.divmod(np.arange(n, dtype=np.uint64), np.uint64(program.threads))
         self.special = {
-            "%tid.x": lanes,
-            "%laneid": lanes % np.uint64(32),
-        }
-        for axis, (i, size) in zip("xy", zip(index, grid, strict=True), strict=True):
-            self.special[f"%ctaid.{axis}"] = np.full(n, i, np.uint64)
-            self.special[f"%nctaid.{axis}"] = np.full(n, size, np.uint64)
+            "%tid.x": thread, "%laneid": thread % np.uint64(32), "%cluster_ctarank": self.rank,
+            "%ctaid.x": np.uint64(index[0]) + self.rank, "%ctaid.y": np.full(n, index[1], np.uint64),
+            "%nctaid.x": np.full(n, grid[0], np.uint64), "%nctaid.y": np.full(n, grid[1], np.uint64),
+        }  # fmt: skip
         self.registers: dict[str, Words] = {}
         self.shared = Memory()
-        self.shared.add(np.full(program.shared_bytes, 0xFF, np.uint8), at=SHARED_BASE)
+        for rank in range(program.cluster):
+            self.shared.add(np.full(program.shared_bytes, 0xFF, np.uint8), at=SHARED_WINDOW * (rank + 1) + SHARED_BASE)
         self.pc = np.zeros(n, np.int64)
-        self.waiting = np.zeros(n, bool)
+        self.waiting = np.zeros(n, np.int64)  # at the barrier of the block, of the cluster, or at none
 
     def run(self) -> None:
         end = len(self.program.code)
         with np.errstate(all="ignore"):
             while True:
                 alive = self.pc < end
-                ready = alive & ~self.waiting
+                ready = alive & (self.waiting == RUNNING)
                 if not alive.any():
                     return
                 if not ready.any():
-                    self.waiting[:] = False
+                    self.release(alive)
                     continue
                 pc = int(self.pc[ready].min())
                 self.step(pc, ready & (self.pc == pc))
+
+    def release(self, alive: NDArray[np.bool_]) -> None:
+        """Let the threads go on for whom everybody else has come."""
+        blocks = [self.rank == rank for rank in range(self.program.cluster)]
+        before = self.waiting.copy()
+        for block in blocks:
+            if (self.waiting[block & alive] == AT_BLOCK).all():
+                self.waiting[block] = RUNNING
+        if (self.waiting[alive] == AT_CLUSTER).all():
+            self.waiting[:] = RUNNING
+        assert (before != self.waiting).any(), "deadlock: threads wait at barriers that others never reach"
 
     def step(self, pc: int, mask: NDArray[np.bool_]) -> None:
         instruction = self.program.code[pc]
@@ -141,7 +165,16 @@ class Block:
         elif head in ("ret", "exit"):
             self.pc[mask] = len(self.program.code)
         elif head == "bar":
-            self.waiting |= mask
+            self.waiting[mask] = AT_BLOCK
+        elif head == "barrier":  # of the cluster; nobody runs ahead of an arrival here, so only waiting counts
+            if parts[1] == "wait":
+                self.waiting[mask] = AT_CLUSTER
+        elif head == "mapa":
+            rank = self.bits(operands[2], mask)
+            assert (rank[mask] < self.program.cluster).all(), "mapa: no such block in the cluster"
+            self.write(
+                operands[0], self.bits(operands[1], mask) + np.uint64(SHARED_WINDOW) * (rank + np.uint64(1)), mask
+            )
         elif head in ("ld", "st"):
             self.memory_access(head, parts, operands, mask)
         elif head == "shfl":
@@ -217,6 +250,11 @@ class Block:
         assert isinstance(address, Address)
         addresses = (self.bits(address.base, mask) + np.uint64(int(address.offset or 0) % 2**64))[mask]
         space = self.memory if parts[0] == "global" else self.shared
+        if space is self.shared:  # a block's own addresses lie below the first window
+            own = addresses < np.uint64(SHARED_WINDOW)
+            addresses = addresses + np.where(
+                own, np.uint64(SHARED_WINDOW) * (self.rank[mask] + np.uint64(1)), np.uint64(0)
+            )
         registers = data.elements if isinstance(data, Vector) else (data,)
         total = size * len(registers)
         if head == "ld":

@@ -1,7 +1,7 @@
 """Which RMSNorm config a problem gets: a pure function of its width and alignment, never of the number of rows.
 
-So a row's sum is ordered in one way, whatever batch the row is in. Few rows need many threads each to be quick, many rows
-need enough loads in flight per SM: rows of 2048 and more get both from a block each, shorter rows share a block.
+So a row's sum is ordered in one way, whatever batch the row is in. Few rows need many threads each to be quick, many
+rows need enough loads in flight per SM: rows of 2048 and more get both from a block each, shorter rows share a block.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ WIDTH = 8  # elements of a 16-byte access
 MAX_GRID_X = 2**31 - 1
 
 SHAPES = {
-    # (width, residual): (threads of a row, vectors per thread, wide), from short rows to long ones. A sum with a residual
-    # stays in fp32, so it takes twice the registers.
-    (8, False): ((8, 2, False), (32, 4, False), (256, 2, False), (512, 2, False), (512, 4, False), (1024, 8, True)),
-    (8, True): ((8, 2, False), (32, 4, False), (256, 2, False), (512, 2, False), (512, 4, False), (1024, 4, True)),
-    (1, False): ((32, 8, False), (256, 16, True)),
-    (1, True): ((32, 8, False), (256, 16, True)),
+    # (width, residual): (threads, vectors, cluster, wide), from short rows to long ones. A sum with a residual stays in
+    # fp32, so it takes twice the registers.
+    (8, False): ((8, 2), (32, 4), (256, 2), (512, 2), (512, 4), (256, 8, 4, True)),
+    (8, True): ((8, 2), (32, 4), (256, 2), (512, 2), (512, 4), (512, 4, 4, True)),
+    (1, False): ((32, 8), (256, 16, 1, True)),
+    (1, True): ((32, 8), (256, 16, 1, True)),
 }
 DTYPES = ("bf16", "f16")
 
@@ -40,10 +40,7 @@ class NormProblem:
 def configs() -> tuple[RmsNormConfig, ...]:
     """Every config that `select` can return."""
     return tuple(
-        config
-        for dtype in DTYPES
-        for width, residual in SHAPES
-        for config in _variants(dtype, residual, width)
+        config for dtype in DTYPES for width, residual in SHAPES for config in _variants(dtype, residual, width)
     )
 
 
@@ -60,7 +57,7 @@ def select(problem: NormProblem) -> RmsNormConfig:
 
 
 def grid(rows: int, config: RmsNormConfig) -> tuple[int, int]:
-    """Blocks to launch, (x, y): one per `config.rows` rows, counted along x first."""
-    blocks = -(-rows // config.rows)
-    x = min(blocks, MAX_GRID_X)
-    return x, -(-blocks // x)
+    """Blocks to launch, (x, y): a block or cluster per `config.rows` rows, counted along x first."""
+    clusters = -(-rows // config.rows)
+    x = min(clusters, MAX_GRID_X // config.cluster)
+    return x * config.cluster, -(-clusters // x)
