@@ -129,7 +129,7 @@ def test_every_scalar_arrives(load: Load) -> None:
 
 @pytest.mark.parametrize(("x", "y"), [(0, 0), (8, 4), (4, 1), (12, 6), (-4, -1), (40, 40)])
 def test_a_tensor_map_arrives_and_fills_what_is_out_of_bounds(load: Load, x: int, y: int) -> None:
-    """A copy starts at multiples of 16 bytes along the contiguous dimension: anything else is an illegal instruction."""
+    """A copy starts at a multiple of 16 bytes along the contiguous dimension: others are illegal instructions."""
     rows, columns = 7, 13
     source = torch.randn(rows, 16, device="cuda")
     params = (POINTER, param_spec(Param("map", "tensor_map", TILE)), ("x", "i32"), ("y", "i32"))
