@@ -256,9 +256,9 @@ def _fused(x: Tensor, residual: Tensor, weight: Tensor | None, options: Options)
 
 
 def _fused_in_place(x: Tensor, residual: Tensor, weight: Tensor | None, options: Options) -> float:
-    kept = x.clone(), residual.clone()
+    kept_x, kept_residual = x.clone(), residual.clone()
     pyptx_ops.fused_add_rms_norm_(x, residual, weight, *options)
-    return fused_excess((x, residual), *kept, weight, *options)
+    return fused_excess((x, residual), kept_x, kept_residual, weight, *options)
 
 
 NORM_OPS = {"rms_norm": _norm, "fused_add_rms_norm": _fused, "fused_add_rms_norm_": _fused_in_place}

@@ -24,7 +24,7 @@ def forced(config: GemmConfig, workers: int | None = None) -> Iterator[None]:
     host._plans.clear()
     host.select = lambda problem, sms=tuning.SMS: config  # type: ignore[assignment]
     if workers is not None:
-        host.grid = lambda problem, config, sms: workers * config.split_k  # type: ignore[assignment]
+        host.grid = lambda problem, config, sms: workers * config.split_k
     try:
         yield
     finally:

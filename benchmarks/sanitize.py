@@ -104,9 +104,9 @@ def gemm_trials(config: GemmConfig) -> Iterator[Trial]:
         b = stored if weight_layout == "T" else stored.transpose(1, 2).contiguous().transpose(1, 2)
         added = made(groups, n, "N", dtype) if bias else None
         offs = torch.tensor(counts).cumsum(0).int()
-        gpu = [tensor.to(products.DEVICE) for tensor in (a, b, offs)]
+        gpu_added = None if added is None else on_gpu(added)
         with forced(config, WORKERS):
-            out = pyptx_ops.grouped_gemm(*gpu, None if added is None else on_gpu(added), out_dtype=out_dtype)
+            out = pyptx_ops.grouped_gemm(on_gpu(a), on_gpu(b), on_gpu(offs), gpu_added, out_dtype=out_dtype)
         return products.grouped_excess(out.cpu(), a, b, offs, added)
 
     if config.grouped:
@@ -186,7 +186,7 @@ def trials() -> Iterator[Trial]:
 
 def ran(every: Sequence[Trial], recorder: Recorder, deadline: float) -> list[str]:
     """Runs trials until the deadline (of `time.monotonic`); what went wrong."""
-    failures = []
+    failures: list[str] = []
     for number, trial in enumerate(every):
         if time.monotonic() > deadline:
             return [

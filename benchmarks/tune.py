@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from benchmarks import bench_gemm, bench_grouped_gemm, records
-from benchmarks.cases import GEMM, GROUPED, GemmCase
+from benchmarks.cases import GEMM, GROUPED, GemmCase, GroupedCase
 from benchmarks.forcing import candidates, pinned
 from benchmarks.harness import Workload, geomean
 from benchmarks.timing import Call, Clock, CudaClock, interleaved
-from pyptx_ops.kernels.configs import GemmConfig
+from pyptx_ops.kernels.configs import GemmConfig, Layout
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
 from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
 from pyptx_ops.launch import current_launcher
@@ -34,6 +34,8 @@ SECONDS = 90.0
 UNLIKELY = 5.0  # times the lowest prediction: not worth a reading
 HOPELESS = 1.7  # times the fastest first reading: not worth more readings
 ARCH = "sm_90a"
+# How a and b lie in memory -> along what the tokens and the weights are contiguous.
+MAJORS: dict[str, tuple[Layout, Layout]] = {"NN": ("k", "mn"), "NT": ("k", "k"), "TN": ("mn", "mn"), "TT": ("mn", "k")}
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,12 @@ class Trial:
     problem: GemmProblem
 
 
-def trials(case: Any) -> Trial:
-    if isinstance(case, GemmCase):
-        majors = {"N": "k", "T": "mn"}[case.layout[0]], {"N": "mn", "T": "k"}[case.layout[1]]
-        return Trial(bench_gemm.workload(case), GemmProblem(case.m, case.n, case.k, "bf16", *majors))
-    return Trial(
-        bench_grouped_gemm.workload(case), GemmProblem(case.rows, case.n, case.k, "bf16", "k", "k", case.groups)
-    )
+def trials(case: GemmCase | GroupedCase) -> Trial:
+    if isinstance(case, GroupedCase):
+        problem = GemmProblem(case.rows, case.n, case.k, "bf16", "k", "k", case.groups)
+        return Trial(bench_grouped_gemm.workload(case), problem)
+    problem = GemmProblem(case.m, case.n, case.k, "bf16", *MAJORS[case.layout])
+    return Trial(bench_gemm.workload(case), problem)
 
 
 def short(config: GemmConfig) -> str:
@@ -127,7 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("tuning needs a GPU, and torch sees none", file=sys.stderr)
         return 2
     began, clock = time.monotonic(), CudaClock()
-    cases = [case for case in (*GEMM, *GROUPED) if given.only in case.name]
+    every: list[GemmCase | GroupedCase] = [*GEMM, *GROUPED]
+    cases = [case for case in every if given.only in case.name]
     rows: list[dict[str, Any]] = []
     lines: list[list[object]] = []
     failures: list[str] = []
