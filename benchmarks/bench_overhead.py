@@ -142,8 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for workload in everything:
         try:
             times = measured(workload, clock, given.budget / 2 / max(1, len(everything)))
-        except ValueError as error:
-            failures.append(str(error))
+        except (ValueError, RuntimeError) as error:
+            torch.cuda.synchronize()  # raises where the device is lost: then nothing after this means anything
+            failures.append(f"{workload.case}: {error}")
             continue
         rows += rows_of(workload, times)
         (peer, theirs), ours = next((n, t) for n, t in times.items() if n != OURS), times[OURS]

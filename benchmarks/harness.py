@@ -81,7 +81,7 @@ def measure(workload: Workload, clock: Clock, seconds: float, compiled: bool = T
     """
     excess = workload.excess()
     if not excess <= 1:
-        raise ValueError(f"{workload.case}: our answer is {excess:.3g} times its error bound away from the truth")
+        raise ValueError(f"our answer is {excess:.3g} times its error bound away from the truth")
     calls: dict[str, Call] = {OURS: workload.ours}
     refused: dict[str, float | str] = {}
     for name, call in {**workload.peers, **(workload.compiled if compiled else {})}.items():
@@ -181,8 +181,9 @@ def main(
             share = left / (len(chosen) - number)
             try:  # half of the time goes to operands and checks
                 times = measure(workload, clock, 0.5 * share, compiled=left > RESERVE * given.budget)
-            except ValueError as error:
-                failures.append(str(error))
+            except (ValueError, RuntimeError) as error:
+                torch.cuda.synchronize()  # raises where the device is lost: then nothing after this means anything
+                failures.append(f"{workload.case}: {error}")
                 continue
             found = rows_of(workload, times, copy)
             rows += found

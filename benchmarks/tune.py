@@ -87,7 +87,7 @@ def readings(trial: Trial, clock: Clock, seconds: float) -> Iterator[dict[str, A
         out = call()
         assert isinstance(out, Tensor)
         if differs(out, wanted):
-            raise ValueError(f"{workload.case}: {name} gives a wrong answer")
+            raise ValueError(f"{name} gives a wrong answer")
         calls[name] = call
     del wanted, out
     first = dict(zip(calls, map(min, clock.samples(list(calls.values()), 2)), strict=True))
@@ -140,8 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             break
         try:
             found = list(readings(trials(case), clock, 0.6 * left / (len(cases) - number)))
-        except ValueError as error:
-            failures.append(str(error))
+        except (ValueError, RuntimeError) as error:
+            torch.cuda.synchronize()  # raises where the device is lost: then nothing after this means anything
+            failures.append(f"{case.name}: {error}")
             continue
         rows += found
         lines.append(line_of(found))

@@ -255,6 +255,23 @@ class TestEndToEnd:
         assert bench_gemm.main(["--budget", "0", "--out", str(tmp_path)]) == 1
         assert "no time left for 38 of 38 cases" in capsys.readouterr().out
 
+    def test_a_wrong_answer_and_an_error_are_failures(self, fake_gpu, tmp_path, capsys, monkeypatch) -> None:
+        monkeypatch.setattr(bench_gemm, "GEMM", (GemmCase(9, 16, 24), GemmCase(10, 16, 24)))
+        monkeypatch.setattr(bench_gemm, "LAYOUTS", ())
+
+        def op(a, b):
+            if a.shape[0] == 10:
+                raise RuntimeError("no kernel")
+            return a @ b + 1
+
+        monkeypatch.setattr(bench_gemm.pyptx_ops, "gemm", op)
+        assert bench_gemm.main(["--out", str(tmp_path)]) == 1
+        (run,) = records.load(next(tmp_path.iterdir()))
+        assert run.rows == [] and [text.split(":")[0] for text in run.arguments["failures"]] == [
+            "M9 N16 K24 NT", "M10 N16 K24 NT",
+        ]  # fmt: skip
+        assert "FAILED" in capsys.readouterr().out
+
     def test_overhead(self, fake_gpu, tmp_path, capsys, monkeypatch) -> None:
         empty = torch.empty
         monkeypatch.setattr(torch, "empty", lambda size, **options: empty(size, **{**options, "device": "cpu"}))
