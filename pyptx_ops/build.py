@@ -30,7 +30,7 @@ from pathlib import Path
 from . import settings
 from .dsl.errors import TraceError
 from .manifest import KernelRecord, Manifest, ManifestError, write_atomically
-from .ptxas import FLAGS, SEARCH_ORDER, Ptxas, Report, find_ptxas, parse_report
+from .ptxas import FLAGS, SEARCH_ORDER, Ptxas, PtxasError, Report, find_ptxas, parse_report
 
 __all__ = ["ALLOWED_SPILLS", "FAMILIES", "BuildError", "build", "main"]
 
@@ -40,7 +40,7 @@ FAMILIES = {"sm_90a": "pyptx_ops.kernels.hopper.families"}
 ALLOWED_SPILLS: dict[str, str] = {}
 """Kernels (by name, as a glob) that may spill registers, and why that is right. Every other spill fails the build."""
 
-SOURCES = ("dsl", "kernels")
+SOURCES = ("dsl/**/*.py", "kernels/**/*.py", "manifest.py", "build.py")  # what a trace and its record depend on
 WORK = "build"  # the folder, beside the kernels, of what only the build reads
 
 
@@ -155,9 +155,9 @@ def _jobs(arch: str, module: str) -> list[Job]:
 
 
 def _hash_of_sources(module: str) -> str:
-    """A hash of every Python file that a trace may run: the DSL, the kernels and the module that lists them."""
+    """A hash of SOURCES and the module that lists the kernels."""
     package = Path(__file__).resolve().parent
-    files = sorted(path for folder in SOURCES for path in (package / folder).rglob("*.py"))
+    files = sorted(path for pattern in SOURCES for path in package.glob(pattern))
     spec = importlib.util.find_spec(module)
     if spec and spec.origin and Path(spec.origin).resolve() not in files:
         files.append(Path(spec.origin))
@@ -343,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for arch in options.arch or sorted(FAMILIES):
         try:
             manifest = build(arch, output=options.output, jobs=options.jobs, only=options.only, force=options.force)
-        except BuildError as error:
+        except (BuildError, PtxasError) as error:
             print(f"build failed for {arch}:\n{error}", file=sys.stderr)
             return 1
         assembled = sum(record.cubin is not None for record in manifest.kernels)

@@ -125,10 +125,7 @@ class CudaLauncher:
         return kernel
 
     def _load(self, record: KernelRecord) -> Kernel:
-        if record.cubin is None:
-            _warn_about_ptx(record.arch)
-        image = (self._artifacts / record.arch / (record.cubin or record.ptx)).read_bytes()
-        return self.driver.load(image, record.name).kernel(
+        return self.driver.load(self._image(record), record.name).kernel(
             record.entry,
             tuple(param_spec(param) for param in record.params),
             record.block,
@@ -137,19 +134,30 @@ class CudaLauncher:
             record.pdl,
         )
 
+    def _image(self, record: KernelRecord) -> bytes:
+        """The cubin, or the PTX where there is no cubin that this driver takes."""
+        ptxas, driver = self.manifest(record.arch).ptxas, self.driver.version()
+        file = record.cubin
+        if file is None:
+            _warn_about_ptx(record.arch, "were built without ptxas", "`pip install nvidia-cuda-nvcc` and build again")
+        elif ptxas and int(ptxas.partition(".")[0]) > driver[0]:  # drivers take cubins of their own major version
+            why = f"were assembled by ptxas {ptxas} and the driver is of CUDA {driver[0]}.{driver[1]}"
+            _warn_about_ptx(record.arch, why, "update the driver, or set PYPTX_PTXAS to an older one and build again")
+            file = None
+        return (self._artifacts / record.arch / (file or record.ptx)).read_bytes()
+
 
 _warned: set[str] = set()
 
 
-def _warn_about_ptx(arch: str) -> None:
+def _warn_about_ptx(arch: str, why: str, remedy: str) -> None:
     if arch in _warned:
         return
     _warned.add(arch)
     warnings.warn(
-        f"the kernels for {arch} were built without ptxas, so the driver compiles each one once per process; "
-        "`pip install nvidia-cuda-nvcc` and build again to have them ready",
+        f"the kernels for {arch} {why}, so the driver compiles each one once per process; {remedy}",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

@@ -97,7 +97,7 @@ def test_changed_sources_are_traced_and_unchanged_ptx_is_not_assembled(
     assert all(times(tmp_path, "build/*.json")[f"{name}.json"] > traces[f"{name}.json"] for name in NAMES)
 
 
-@pytest.mark.parametrize("edited", ["dsl/ir.py", "kernels/family.py", "build/fake.py"])
+@pytest.mark.parametrize("edited", ["dsl/ir.py", "isa/row.py", "kernels/family.py", "manifest.py", "build/fake.py"])
 def test_the_hash_covers_dsl_kernels_and_the_module(monkeypatch: pytest.MonkeyPatch, edited: str) -> None:
     before = build_module._hash_of_sources(FAKE)
     read_bytes = Path.read_bytes
@@ -271,3 +271,6 @@ def test_the_command_tells_what_it_made(
     assert capsys.readouterr().out.startswith("sm_90a: 3 kernels, 3 cubins (ptxas ")
     assert build_module.main(["--output", str(tmp_path), "--only", "x"]) == 1
     assert "build failed for sm_90a:\nno kernel of sm_90a is called 'x'" in capsys.readouterr().err
+    monkeypatch.setenv("PYPTX_PTXAS", "/no/ptxas")
+    assert build_module.main(["--output", str(tmp_path)]) == 1
+    assert "build failed for sm_90a:\nPYPTX_PTXAS names /no/ptxas, which is no file" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ RECORD = KernelRecord(
 def artifacts(tmp_path: Path) -> Path:
     """Two kernels: one assembled, one PTX alone."""
     directory = tmp_path / "sm_90a"
-    Manifest("sm_90a", "13.0.88", (RECORD, replace(RECORD, name="late", cubin=None))).save(directory)
+    Manifest("sm_90a", "12.9.86", (RECORD, replace(RECORD, name="late", cubin=None))).save(directory)
     (directory / "scale.cubin").write_text("4")
     (directory / "scale.ptx").write_text("8")
     return tmp_path
@@ -69,6 +70,19 @@ def test_without_a_cubin_the_driver_gets_ptx_and_one_warning_says_so(
     assert len(caught) == 1
     kernel.launch(0, 0, 1, 1, 1, 7)
     assert len(stub.launched()["params"]) == 16  # the size that the PTX file asked for
+
+
+@pytest.mark.parametrize(("ptxas", "taken"), [("12.0.1", "cubin"), ("12.9.86", "cubin"), ("13.0.88", "ptx")])
+def test_a_cubin_of_a_newer_major_version_is_not_for_this_driver(
+    stub: StubDriver, artifacts: Path, monkeypatch: pytest.MonkeyPatch, ptxas: str, taken: str
+) -> None:
+    monkeypatch.setattr(launch, "_warned", set())
+    Manifest("sm_90a", ptxas, (RECORD,)).save(artifacts / "sm_90a")
+    launcher = CudaLauncher(artifacts, str(stub.path))  # a driver of CUDA 12.8
+    wanted = r"assembled by ptxas 13\.0\.88 and the driver is of CUDA 12\.8, .*; update the driver, or set PYPTX_PTXAS"
+    with pytest.warns(RuntimeWarning, match=wanted) if taken == "ptx" else nullcontext():
+        launcher.kernel("sm_90a", "scale").launch(0, 0, 1, 1, 1, 7)
+    assert len(stub.launched()["params"]) == {"cubin": 8, "ptx": 16}[taken]
 
 
 def test_an_unknown_kernel_names_the_closest(stub: StubDriver, artifacts: Path) -> None:
