@@ -41,7 +41,7 @@ _plans: dict[tuple[Any, ...], Plan | None] = {}
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, cast_before_weight: bool) -> Tensor:
     """The norm of the rows of a checked CUDA tensor of bf16 or fp16; contiguous."""
-    y = x.new_empty(x.shape)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel():
         _run(x, y, None, None, weight, eps, weight_offset, cast_before_weight)
     return y
@@ -51,7 +51,8 @@ def fused_add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float, cast_before_weight: bool
 ) -> tuple[Tensor, Tensor]:
     """(the norm of x + residual, the rounded sum) of checked CUDA tensors of bf16 or fp16; both contiguous."""
-    y, total = x.new_empty(x.shape), x.new_empty(x.shape)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    total = torch.empty_like(y)
     if y.numel():
         _run(x, y, residual, total, weight, eps, weight_offset, cast_before_weight)
     return y, total

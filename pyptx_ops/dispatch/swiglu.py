@@ -53,7 +53,7 @@ def silu_and_mul(x: Tensor, interleaved: bool) -> Tensor:
 
 def swiglu(gate: Tensor, up: Tensor, offs: Tensor | None) -> Tensor:
     """silu(gate) · up of checked CUDA tensors of bf16 or fp16, rows at and past offs[-1] zero; contiguous."""
-    out = gate.new_empty(gate.shape)
+    out = torch.empty_like(gate, memory_format=torch.contiguous_format)
     if out.numel():
         _run(gate, up, out, offs)
     return out

@@ -136,6 +136,8 @@ def fused_add_rms_norm(
         TypeError: a dtype that is not taken, or dtypes that differ.
         ValueError: a shape, device, eps or offset that is not taken.
     """
+    if weight_offset == 0.0 and cast_before_weight:  # defaults that are not passed cost nothing
+        return _op(x, residual, weight, eps)
     return _op(x, residual, weight, eps, weight_offset, cast_before_weight)
 
 
@@ -212,4 +214,7 @@ def fused_add_rms_norm_(
         ValueError: a shape, device, eps or offset that is not taken, or memory that is written twice.
         RuntimeError: grad mode is on and an argument requires grad.
     """
-    _inplace_op(x, residual, weight, eps, weight_offset, cast_before_weight)
+    if weight_offset == 0.0 and cast_before_weight:  # defaults that are not passed cost nothing
+        _inplace_op(x, residual, weight, eps)
+    else:
+        _inplace_op(x, residual, weight, eps, weight_offset, cast_before_weight)

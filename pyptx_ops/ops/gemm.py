@@ -16,22 +16,22 @@ __all__ = ["gemm", "reference"]
 
 
 def check(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> None:
-    dtype = a.dtype
+    dtype, rows, matrix = a.dtype, a.shape, b.shape
     if dtype not in DTYPES:
         bad_dtype("gemm", "a", dtype, DTYPES)
     if b.dtype is not dtype:
         bad_dtype("gemm", "b", b.dtype, f"{dtype} like a")
-    if a.dim() == 0:
+    if not rows:
         bad_shape("gemm", "a", a, "(..., K)")
-    if b.dim() != 2 or b.shape[0] != a.shape[-1]:
-        bad_shape("gemm", "b", b, f"(K, N) with K = {a.shape[-1]} as in a")
+    if len(matrix) != 2 or matrix[0] != rows[-1]:
+        bad_shape("gemm", "b", b, f"(K, N) with K = {rows[-1]} as in a")
     if b.device != a.device:
         bad_device("gemm", "b", b, a.device)
     if bias is not None:
         if bias.dtype is not dtype:
             bad_dtype("gemm", "bias", bias.dtype, f"{dtype} like a")
-        if bias.dim() != 1 or bias.shape[0] != b.shape[1]:
-            bad_shape("gemm", "bias", bias, f"(N,) with N = {b.shape[1]} as in b")
+        if bias.shape != matrix[1:]:
+            bad_shape("gemm", "bias", bias, f"(N,) with N = {matrix[1]} as in b")
         if bias.device != a.device:
             bad_device("gemm", "bias", bias, a.device)
     if out_dtype is not None:
@@ -107,4 +107,6 @@ def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, *, out_dtype: torch.d
         TypeError: a dtype that is not taken, or dtypes that differ.
         ValueError: shapes that do not match, or tensors on different devices.
     """
+    if out_dtype is None:  # a default that is not passed costs nothing
+        return _op(a, b, bias)
     return _op(a, b, bias, out_dtype=out_dtype)

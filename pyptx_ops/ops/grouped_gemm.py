@@ -28,30 +28,30 @@ __all__ = ["grouped_gemm", "reference"]
 
 
 def check(a: Tensor, b: Tensor, offs: Tensor | None, bias: Tensor | None, out_dtype: torch.dtype | None) -> None:
-    dtype, device = a.dtype, a.device
+    dtype, device, rows, matrices = a.dtype, a.device, a.shape, b.shape
     if dtype not in DTYPES:
         bad_dtype("grouped_gemm", "a", dtype, DTYPES)
     if b.dtype is not dtype:
         bad_dtype("grouped_gemm", "b", b.dtype, f"{dtype} like a")
-    if a.dim() != 2 or b.dim() != 3:
+    if len(rows) != 2 or len(matrices) != 3:
         raise ValueError(
-            f"grouped_gemm: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; "
+            f"grouped_gemm: a has shape {tuple(rows)} and b {tuple(matrices)}; "
             "only a (M, K) with b (G, K, N) is taken (2D x 3D)"
         )
-    if b.shape[1] != a.shape[1]:
-        bad_shape("grouped_gemm", "b", b, f"(G, K, N) with K = {a.shape[1]} as in a")
+    if matrices[1] != rows[1]:
+        bad_shape("grouped_gemm", "b", b, f"(G, K, N) with K = {rows[1]} as in a")
     if b.device != device:
         bad_device("grouped_gemm", "b", b, device)
     if offs is None:
         raise ValueError("grouped_gemm: offs is None, wanted int32 (G,), the cumulative group ends")
     check_offs("grouped_gemm", offs, device)
-    if offs.shape[0] != b.shape[0]:
-        bad_shape("grouped_gemm", "offs", offs, f"(G,) with G = {b.shape[0]}, the number of matrices in b")
+    if offs.shape != matrices[:1]:
+        bad_shape("grouped_gemm", "offs", offs, f"(G,) with G = {matrices[0]}, the number of matrices in b")
     if bias is not None:
         if bias.dtype is not dtype:
             bad_dtype("grouped_gemm", "bias", bias.dtype, f"{dtype} like a")
-        if bias.dim() != 2 or bias.shape[0] != b.shape[0] or bias.shape[1] != b.shape[2]:
-            bad_shape("grouped_gemm", "bias", bias, f"(G, N) = ({b.shape[0]}, {b.shape[2]}) as in b")
+        if bias.shape != matrices[::2]:
+            bad_shape("grouped_gemm", "bias", bias, f"(G, N) = {tuple(matrices[::2])} as in b")
         if bias.device != device:
             bad_device("grouped_gemm", "bias", bias, device)
     if out_dtype is not None:
@@ -176,4 +176,6 @@ def grouped_gemm(
         ValueError: ranks, shapes or devices that do not match; no offs; on a CPU also an offs that is negative,
             decreasing or past the last row.
     """
+    if out_dtype is None:  # a default that is not passed costs nothing
+        return _op(a, b, offs, bias)
     return _op(a, b, offs, bias, out_dtype=out_dtype)

@@ -54,27 +54,31 @@ def run(a: Tensor, dy: Tensor, offs: Tensor) -> Tensor:
     if _torch_takes(a, dy, offs):
         # torch leaves the matrix of an empty group unwritten on some devices.
         sizes = torch.diff(offs, prepend=offs.new_zeros(1))
-        return torch._grouped_mm(a.t(), dy, offs=offs).where((sizes > 0).view(-1, 1, 1), 0)
+        product = torch._grouped_mm(_aligned(a).t(), _aligned(dy), offs=offs.contiguous())
+        return product.where((sizes > 0).view(-1, 1, 1), 0)
     return reference(a, dy, offs)
 
 
 def _torch_takes(a: Tensor, dy: Tensor, offs: Tensor) -> bool:
-    """Whether torch's own grouped product has a kernel for these: bf16 on Hopper, rows in units of 16 bytes."""
+    """Whether torch's own grouped product has a kernel for these: bf16 on Hopper, widths in units of 16 bytes."""
     return (
         a.is_cuda
         and a.dtype is torch.bfloat16
         and torch.cuda.get_device_capability(a.device) == (9, 0)
         and offs.shape[0] < 1024
-        and all(
-            t.numel() > 0
-            and t.stride(1) == 1
-            and t.stride(0) >= t.shape[1]
-            and t.stride(0) % 8 == 0
-            and t.shape[1] % 8 == 0
-            and t.data_ptr() % 16 == 0
-            for t in (a, dy)
-        )
+        and a.numel() > 0
+        and dy.numel() > 0
+        and a.shape[1] % 8 == 0
+        and dy.shape[1] % 8 == 0
     )
+
+
+def _aligned(rows: Tensor) -> Tensor:
+    """These rows at addresses that are multiples of 16 bytes: as they lie, or copied."""
+    pitch, step = rows.stride()
+    if step == 1 and pitch >= rows.shape[1] and pitch % 8 == 0 and rows.data_ptr() % 16 == 0:
+        return rows
+    return rows.clone(memory_format=torch.contiguous_format)
 
 
 def fake(a: Tensor, dy: Tensor, offs: Tensor) -> Tensor:

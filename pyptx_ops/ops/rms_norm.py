@@ -18,15 +18,16 @@ __all__ = ["check", "gradients", "normalized", "reference", "rms_norm"]
 def check(op: str, x: Tensor, weight: Tensor | None, eps: float, weight_offset: float) -> None:
     if x.dtype not in DTYPES:
         bad_dtype(op, "x", x.dtype, DTYPES)
-    if x.dim() == 0 or x.shape[-1] == 0:
+    hidden = x.shape[-1:]
+    if not hidden or hidden[0] == 0:
         bad_shape(op, "x", x, "(..., H) with H >= 1")
     if not eps >= 0.0:
         raise ValueError(f"{op}: eps is {eps}, wanted a number >= 0")
     if weight is not None:
         if weight.dtype not in DTYPES:
             bad_dtype(op, "weight", weight.dtype, DTYPES)
-        if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
-            bad_shape(op, "weight", weight, f"(H,) with H = {x.shape[-1]} as in x")
+        if weight.shape != hidden:
+            bad_shape(op, "weight", weight, f"(H,) with H = {hidden[0]} as in x")
         if weight.device != x.device:
             bad_device(op, "weight", weight, x.device)
     elif weight_offset != 0.0:
@@ -138,4 +139,6 @@ def rms_norm(
         TypeError: a dtype that is not taken.
         ValueError: a shape, device, eps or offset that is not taken.
     """
+    if weight_offset == 0.0 and cast_before_weight:  # defaults that are not passed cost nothing
+        return _op(x, weight, eps)
     return _op(x, weight, eps, weight_offset, cast_before_weight)
