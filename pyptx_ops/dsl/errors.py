@@ -18,7 +18,7 @@ class Location(NamedTuple):
 
 _DSL_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _is_dsl_file: dict[str, bool] = {}
-_locations: dict[tuple[str, int], Location] = {}  # one object per line of source: a loop emits many instructions of a line
+_locations: dict[tuple[str, int], Location] = {}  # one object per line of source, which may emit many instructions
 
 
 def user_location(depth: int = 1) -> Location:

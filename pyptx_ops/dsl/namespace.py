@@ -17,10 +17,10 @@ from .errors import TraceError, user_location
 from .ir import Address, Immediate, Instruction, Pair, Register, Symbol, TensorCoordinates, Vector
 from .isa import ROWS
 from .isa.row import Form, FormError, Operand, Row
-from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var, _emit
+from .reg import Global, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var, emit
 from .smem import SharedRef
 from .trace import Kernel, current_kernel
-from .types import TYPES, Type
+from .types import TYPES
 
 __all__ = ["Namespace", "Overloads", "overloads", "ptx"]
 
@@ -81,11 +81,15 @@ def _describe(value: object) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
+def _foreign(form: Form, name: str, reg: Reg) -> TraceError:
+    return TraceError(f"{form.opcode}: {name} is {reg!r}, a register that this kernel does not declare")
+
+
 def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
     """A scalar: a register of a fitting type, or a literal."""
     if isinstance(value, Reg):
         if value.kernel is not kernel and not isinstance(value, SpecialRegister):
-            raise TraceError(f"{form.opcode}: {operand.name} is {value!r}, a register that this kernel does not declare")
+            raise _foreign(form, operand.name, value)
         if value.type.name not in operand.takes:
             raise TraceError(f"{form.opcode}: {operand.name} takes {operand.type!r}, got a {value.type.name} register")
         return value.operand
@@ -103,6 +107,7 @@ def _vector(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Vector:
             f"{form.opcode}: {operand.name} takes a vector of {operand.count} {operand.type!r}, got {_describe(value)}"
         )
     element = operand.element
+    assert element is not None
     if isinstance(value, RegArray) and value.kernel is kernel and value.type.name in element.takes:
         return Vector(value.operands)
     return Vector(tuple([
@@ -115,12 +120,15 @@ def _address(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Addres
         if value.type.bits not in (32, 64) or value.type.cls in ("float", "pred"):
             raise TraceError(f"{form.opcode}: {operand.name} is an address, got a {value.type.name} register")
         if value.kernel is not kernel:
-            raise TraceError(f"{form.opcode}: {operand.name} is {value!r}, a register that this kernel does not declare")
+            raise _foreign(form, operand.name, value)
         return Address(value.operand)
+    if isinstance(value, (RegAddress, SharedRef)):
+        base = value.reg if isinstance(value, RegAddress) else value.plan.base
+        if base.kernel is not kernel:
+            raise _foreign(form, operand.name, base)
+        return value.address()
     if isinstance(value, Address):
         return value
-    if isinstance(value, SharedRef):
-        return value.address()
     if isinstance(value, Global):
         return Address(Symbol(value.name))
     raise TraceError(
@@ -157,13 +165,7 @@ def _destination(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tupl
             return Vector(tuple([r.operand for r in regs])), regs
         return _vector(kernel, form, operand, out), out
     if operand.second is not None:
-        first, second = out if out is not None else (None, None)
-        sink = operand.name == "_"
-        if not sink and first is None:
-            first = kernel.fresh(operand.type)
-        second = kernel.fresh(operand.second) if second is None else second
-        pair = Pair(SINK if sink and first is None else first.operand, second.operand)
-        return pair, second if sink and first is None else (first, second)
+        return _destinations(kernel, form, operand, out)
     if operand.name == "_":
         if out is not None:
             raise TraceError(f"{form.opcode}: gives no result here, so out= has no use")
@@ -177,6 +179,24 @@ def _destination(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tupl
     return _value(kernel, form, operand, out), out
 
 
+def _destinations(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tuple[Pair, Any]:
+    """Two destinations; where the first is named `_`, it is the sink unless `out` names a register."""
+    assert operand.type is not None and operand.second is not None
+    if out is not None and (not isinstance(out, (tuple, list)) or len(out) != 2):
+        raise TraceError(f"{form.opcode}: out= takes two registers, got {_describe(out)}")
+    first, second = out if out is not None else (None, None)
+    if second is None:
+        second = kernel.fresh(operand.second)
+    elif not (isinstance(second, Reg) and second.kernel is kernel and operand.second.accepts(second.type)):
+        raise TraceError(f"{form.opcode}: out= takes a {operand.second!r} register second, got {_describe(second)}")
+    if first is None and operand.name == "_":
+        return Pair(SINK, second.operand), second
+    if first is None:
+        first = kernel.fresh(operand.type)
+    assert operand.element is not None
+    return Pair(_value(kernel, form, operand.element, first), second.operand), (first, second)
+
+
 def _append(form: Form, args: tuple[Any, ...], out: Any, pred: Any) -> Any:
     """Append one instruction of this form to the current kernel; the destination registers, if any, come back."""
     kernel = current_kernel()
@@ -187,8 +207,8 @@ def _append(form: Form, args: tuple[Any, ...], out: Any, pred: Any) -> Any:
     position = 0
     for operand in form.operands:
         if operand.output:
-            if operand.fresh and out is None:
-                result = kernel.fresh(operand.type)
+            if out is None and operand.fresh is not None:
+                result = kernel.fresh(operand.fresh)
                 operands.append(result.operand)
             else:
                 text, result = _destination(kernel, form, operand, out)
@@ -222,7 +242,7 @@ def _guard(kernel: Kernel, form: Form, pred: Any) -> Any:
     if not isinstance(register, Pred):
         raise TraceError(f"{form.opcode}: pred= takes a predicate, got {_describe(pred)}")
     if register.kernel is not kernel:
-        raise TraceError(f"{form.opcode}: pred= is {register!r}, a register that this kernel does not declare")
+        raise _foreign(form, "pred=", register)
     return pred.operand
 
 
@@ -280,7 +300,7 @@ class Overloads:
         raise TraceError(f"{self.path}: no form for {register}; type= takes {', '.join(self.types)}")
 
     def new_form(self, values: dict[str, Any], given: frozenset[str], arity: int) -> Form:
-        """The form of the first row that takes these modifiers and this many operands, with the optional ones `given`."""
+        """The form of the first row that takes these modifiers, this many operands and the optional ones `given`."""
         reason = ""
         for row in self.rows:
             if len(_parameters(row, optional=False)) != arity:
@@ -304,7 +324,9 @@ class Overloads:
         if unknown:
             known = [*self.defaults, *self.optional, *(["out"] if self.has_out else []), "pred"]
             return TraceError(f"{self.path}: no modifier or operand {', '.join(unknown)}; known: {', '.join(known)}")
-        wanted = " or ".join(f"{n} operands ({', '.join(names) or 'none'})" for n, names in sorted(self.positional.items()))
+        wanted = " or ".join(
+            f"{n} operands ({', '.join(names) or 'none'})" for n, names in sorted(self.positional.items())
+        )
         return TraceError(f"{self.path}: takes {wanted}, got {len(args)}")
 
     def source(self) -> str:
@@ -404,11 +426,9 @@ def _build() -> Namespace:
 
 ptx: Any = _build()
 
-_emit.update(
-    {
-        "add": ptx.add, "sub": ptx.sub, "mul": ptx.mul.lo, "div": ptx.div, "rem": ptx.rem, "and": ptx.and_,
-        "or": ptx.or_, "xor": ptx.xor, "not": ptx.not_, "neg": ptx.neg, "shl": ptx.shl, "shr": ptx.shr,
-        "setp": ptx.setp, "mov": ptx.mov, "ld": ptx.ld, "cvta": ptx.cvta, "cvta.to": ptx.cvta.to, "bra": ptx.bra,
-        "fadd": partial(ptx.add, rnd="rn"), "fsub": partial(ptx.sub, rnd="rn"), "fmul": partial(ptx.mul, rnd="rn"),
-    }
+vars(emit).update(
+    add=ptx.add, sub=ptx.sub, mul=ptx.mul.lo, div=ptx.div, rem=ptx.rem, neg=ptx.neg, and_=ptx.and_, or_=ptx.or_,
+    xor=ptx.xor, not_=ptx.not_, shl=ptx.shl, shr=ptx.shr, setp=ptx.setp, mov=ptx.mov, ld=ptx.ld, cvta=ptx.cvta,
+    cvta_to=ptx.cvta.to, bra=ptx.bra, fadd=partial(ptx.add, rnd="rn"), fsub=partial(ptx.sub, rnd="rn"),
+    fmul=partial(ptx.mul, rnd="rn"),
 )  # fmt: skip

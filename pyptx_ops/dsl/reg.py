@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Union, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn, Union, overload
 
 from .errors import TraceError
 from .ir import Address, Negated, Register
@@ -12,11 +12,38 @@ from .types import TYPES, Type
 if TYPE_CHECKING:
     from .trace import Kernel
 
-__all__ = ["Global", "NotPred", "Pred", "Reg", "RegArray", "SpecialRegister", "Var"]
+__all__ = ["Emit", "Global", "NotPred", "Pred", "Reg", "RegAddress", "RegArray", "SpecialRegister", "Var", "emit"]
 
 Scalar = Union["Reg", int, float]
 
-_emit: dict[str, Any] = {}  # what operators, parameters and control flow emit; filled by the namespace when it is built
+
+class Emit:
+    """The instructions of operators, parameters and control flow; the namespace sets them when it is built."""
+
+    add: Callable[..., Reg]
+    sub: Callable[..., Reg]
+    mul: Callable[..., Reg]
+    fadd: Callable[..., Reg]
+    fsub: Callable[..., Reg]
+    fmul: Callable[..., Reg]
+    div: Callable[..., Reg]
+    rem: Callable[..., Reg]
+    neg: Callable[..., Reg]
+    and_: Callable[..., Reg]
+    or_: Callable[..., Reg]
+    xor: Callable[..., Reg]
+    not_: Callable[..., Reg]
+    shl: Callable[..., Reg]
+    shr: Callable[..., Reg]
+    setp: Callable[..., Pred]
+    mov: Callable[..., Reg]
+    ld: Callable[..., Reg]
+    cvta: Callable[..., Reg]
+    cvta_to: Callable[..., Reg]
+    bra: Callable[..., None]
+
+
+emit = Emit()
 
 
 class Reg:
@@ -38,9 +65,9 @@ class Reg:
 
     __hash__ = object.__hash__
 
-    def at(self, offset: int) -> Address:
+    def at(self, offset: int) -> RegAddress:
         """The address `[self+offset]`, offset in bytes."""
-        return Address(self.operand, str(offset) if offset else "")
+        return RegAddress(self, offset)
 
     def as_type(self, name: str) -> Reg:
         """The same register read as another type of the same width. Emits nothing."""
@@ -63,67 +90,80 @@ class Reg:
         return self.type.cls == "float"
 
     def __add__(self, other: Scalar) -> Reg:
-        return _emit["fadd" if self._float() else "add"](self, other)
+        return (emit.fadd if self._float() else emit.add)(self, other)
 
     def __radd__(self, other: Scalar) -> Reg:
-        return _emit["fadd" if self._float() else "add"](self, other)
+        return (emit.fadd if self._float() else emit.add)(self, other)
 
     def __sub__(self, other: Scalar) -> Reg:
-        return _emit["fsub" if self._float() else "sub"](self, other)
+        return (emit.fsub if self._float() else emit.sub)(self, other)
 
     def __rsub__(self, other: Scalar) -> Reg:
-        return _emit["fsub" if self._float() else "sub"](other, self)
+        return (emit.fsub if self._float() else emit.sub)(other, self)
 
     def __mul__(self, other: Scalar) -> Reg:
-        return _emit["fmul" if self._float() else "mul"](self, other)
+        return (emit.fmul if self._float() else emit.mul)(self, other)
 
     def __rmul__(self, other: Scalar) -> Reg:
-        return _emit["fmul" if self._float() else "mul"](self, other)
+        return (emit.fmul if self._float() else emit.mul)(self, other)
 
     def __floordiv__(self, other: Scalar) -> Reg:
-        return _emit["div"](self, other)
+        return emit.div(self, other)
 
     def __mod__(self, other: Scalar) -> Reg:
-        return _emit["rem"](self, other)
+        return emit.rem(self, other)
 
     def __and__(self, other: Scalar) -> Reg:
-        return self._like(_emit["and"](self, other))
+        return self._like(emit.and_(self, other))
 
     def __or__(self, other: Scalar) -> Reg:
-        return self._like(_emit["or"](self, other))
+        return self._like(emit.or_(self, other))
 
     def __xor__(self, other: Scalar) -> Reg:
-        return self._like(_emit["xor"](self, other))
+        return self._like(emit.xor(self, other))
 
     def __invert__(self) -> Reg:
-        return self._like(_emit["not"](self))
+        return self._like(emit.not_(self))
 
     def __neg__(self) -> Reg:
-        return _emit["neg"](self)
+        return emit.neg(self)
 
     def __lshift__(self, other: Scalar) -> Reg:
-        return self._like(_emit["shl"](self, other))
+        return self._like(emit.shl(self, other))
 
     def __rshift__(self, other: Scalar) -> Reg:
-        return self._like(_emit["shr"](self, other))
+        return self._like(emit.shr(self, other))
 
     def __lt__(self, other: Scalar) -> Pred:
-        return _emit["setp"](self, other, cmp="lt")
+        return emit.setp(self, other, cmp="lt")
 
     def __le__(self, other: Scalar) -> Pred:
-        return _emit["setp"](self, other, cmp="le")
+        return emit.setp(self, other, cmp="le")
 
     def __gt__(self, other: Scalar) -> Pred:
-        return _emit["setp"](self, other, cmp="gt")
+        return emit.setp(self, other, cmp="gt")
 
     def __ge__(self, other: Scalar) -> Pred:
-        return _emit["setp"](self, other, cmp="ge")
+        return emit.setp(self, other, cmp="ge")
 
     def __eq__(self, other: object) -> Pred:  # type: ignore[override]
-        return _emit["setp"](self, other, cmp="eq")
+        return emit.setp(self, other, cmp="eq")
 
     def __ne__(self, other: object) -> Pred:  # type: ignore[override]
-        return _emit["setp"](self, other, cmp="ne")
+        return emit.setp(self, other, cmp="ne")
+
+
+class RegAddress:
+    """The address `[reg+offset]`, usable wherever an address is taken."""
+
+    __slots__ = ("offset", "reg")
+
+    def __init__(self, reg: Reg, offset: int):
+        self.reg = reg
+        self.offset = offset
+
+    def address(self) -> Address:
+        return Address(self.reg.operand, str(self.offset) if self.offset else "")
 
 
 class Var(Reg):
@@ -133,31 +173,39 @@ class Var(Reg):
 
     def set(self, value: Scalar) -> None:
         """`mov`: overwrite with a register or a literal."""
-        _emit["mov"](value, type=None if isinstance(value, Reg) else self.type.name, out=self)
+        emit.mov(value, type=None if isinstance(value, Reg) else self.type.name, out=self)
 
     def __iadd__(self, other: Scalar) -> Var:
-        return _emit["fadd" if self._float() else "add"](self, other, out=self)
+        (emit.fadd if self._float() else emit.add)(self, other, out=self)
+        return self
 
     def __isub__(self, other: Scalar) -> Var:
-        return _emit["fsub" if self._float() else "sub"](self, other, out=self)
+        (emit.fsub if self._float() else emit.sub)(self, other, out=self)
+        return self
 
     def __imul__(self, other: Scalar) -> Var:
-        return _emit["fmul" if self._float() else "mul"](self, other, out=self)
+        (emit.fmul if self._float() else emit.mul)(self, other, out=self)
+        return self
 
     def __iand__(self, other: Scalar) -> Var:
-        return _emit["and"](self, other, out=self)
+        emit.and_(self, other, out=self)
+        return self
 
     def __ior__(self, other: Scalar) -> Var:
-        return _emit["or"](self, other, out=self)
+        emit.or_(self, other, out=self)
+        return self
 
     def __ixor__(self, other: Scalar) -> Var:
-        return _emit["xor"](self, other, out=self)
+        emit.xor(self, other, out=self)
+        return self
 
     def __ilshift__(self, other: Scalar) -> Var:
-        return _emit["shl"](self, other, out=self)
+        emit.shl(self, other, out=self)
+        return self
 
     def __irshift__(self, other: Scalar) -> Var:
-        return _emit["shr"](self, other, out=self)
+        emit.shr(self, other, out=self)
+        return self
 
 
 class Pred(Reg):

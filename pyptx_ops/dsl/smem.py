@@ -24,7 +24,7 @@ class SharedRef:
         return f"<shared {self.name} at {self.offset}, {self.nbytes} bytes>"
 
     def address(self) -> Address:
-        return self.plan.base.at(self.offset)
+        return self.plan.base.at(self.offset).address()
 
     def at(self, offset: int, nbytes: int | None = None) -> SharedRef:
         """The part that starts `offset` bytes in. It must lie inside."""

@@ -8,12 +8,25 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from .errors import TraceError, user_location
-from .ir import Address, Block, Comment, Directive, Function, Immediate, Instruction, Label, Location, Module, Register, Statement, Symbol
+from .ir import (
+    Address,
+    Block,
+    Comment,
+    Directive,
+    Function,
+    Instruction,
+    Label,
+    Location,
+    Module,
+    Register,
+    Statement,
+    Symbol,
+)
 from .printer import print_module
-from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var, _emit
+from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var, emit
 from .smem import SharedPlan
 from .types import PARAM_KINDS, TYPES, Param, TensorMapSpec, Type
 
@@ -101,7 +114,7 @@ class Kernel:
             raise TraceError(f"kernel {self.entry} is already being traced")
         self._token = _current.set(self)
         self._collecting = gc.isenabled()
-        gc.disable()  # a trace makes live, acyclic objects only; walking them all again and again would halve its speed
+        gc.disable()  # a trace makes live, acyclic objects only, and walking them again and again halves its speed
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
@@ -160,26 +173,27 @@ class Kernel:
     def param(self, name: str, kind: str) -> Reg:
         """Declare a parameter and load it. A "pointer" comes as a global-space address (u64)."""
         if kind not in PARAM_KINDS or kind == "tensor_map":
-            raise TraceError(f"kind is one of {', '.join(PARAM_KINDS[:-1])}, got {kind!r}; tensor maps: k.tensor_map(…)")
+            raise TraceError(
+                f"kind is one of {', '.join(PARAM_KINDS[:-1])}, got {kind!r}; tensor maps: k.tensor_map(…)"
+            )
         self._declare_param(Param(name, kind))
         loaded = self.fresh(_type(_PARAM_TYPE.get(kind, kind)))
-        _emit["ld"](Address(Symbol(self._symbol(name))), space="param", type=loaded.type.name, out=loaded)
-        return _emit["cvta.to"](loaded, space="global") if kind == "pointer" else loaded
+        emit.ld(Address(Symbol(self._symbol(name))), space="param", type=loaded.type.name, out=loaded)
+        return emit.cvta_to(loaded, space="global") if kind == "pointer" else loaded
 
     def tensor_map(self, name: str, spec: TensorMapSpec) -> Reg:
         """Declare a tensor map, passed by value; its generic address comes back (u64)."""
         if not 1 <= spec.rank <= 5:
             raise TraceError(f"{name}: a tensor map has 1 to 5 dimensions, got {spec.rank}")
         self._declare_param(Param(name, "tensor_map", spec))
-        address: Reg = _emit["cvta"](_emit["mov"](Global(self._symbol(name), "param", self), type="u64"), space="param")
-        return address
+        return emit.cvta(emit.mov(Global(self._symbol(name), "param", self), type="u64"), space="param")
 
     def dynamic_shared(self, align: int = 1024) -> SharedPlan:
         """Start the shared-memory plan: its base is the dynamic shared memory, rounded up to `align` bytes."""
         if self._shared is not None:
             raise TraceError("a kernel has one plan of dynamic shared memory")
         self._add_global("dynamic_smem", (".extern", ".shared", ".align", str(align), ".b8", "dynamic_smem[];"))
-        base: Reg = _emit["mov"](Global("dynamic_smem", "shared", self), type="u32")
+        base = emit.mov(Global("dynamic_smem", "shared", self), type="u32")
         if align > 16:  # only 16 bytes are documented for dynamic shared memory
             base = (base + (align - 1)) & -align
         self._shared = SharedPlan(base, align)
@@ -217,7 +231,7 @@ class Kernel:
         """`bra label`, taken where `pred` holds."""
         if pred is not None and not isinstance(pred, (Pred, NotPred)):
             raise TraceError(f"a branch takes a predicate, got {pred!r}; compare registers, not Python values")
-        _emit["bra"](label, pred=pred)
+        emit.bra(label, pred=pred)
 
     @contextmanager
     def if_(self, pred: Pred | NotPred) -> Iterator[None]:
@@ -298,13 +312,19 @@ class Kernel:
             return 0
         nbytes = self._shared.nbytes + (self._shared.align if self._shared.align > 16 else 0)
         if nbytes > MAX_DYNAMIC_SMEM[self.target]:
-            raise TraceError(f"{self.entry}: {nbytes} bytes of shared memory; {self.target} has {MAX_DYNAMIC_SMEM[self.target]}")
+            raise TraceError(
+                f"{self.entry}: {nbytes} bytes of shared memory; {self.target} has {MAX_DYNAMIC_SMEM[self.target]}"
+            )
         return nbytes
 
     def module(self) -> Module:
         """The module of this kernel alone."""
         version = f"{self._version[0]}.{self._version[1]}"
-        head = [Directive((".version", version)), Directive((".target", self.target)), Directive((".address_size", "64"))]
+        head = [
+            Directive((".version", version)),
+            Directive((".target", self.target)),
+            Directive((".address_size", "64")),
+        ]
         registers = [
             Directive((".reg", "." + DECLARED[prefix], f"{prefix}<{count}>;"))
             for prefix, count in sorted(self._registers.items())
@@ -379,7 +399,11 @@ class Kernel:
 def _initial(value: int | float, type: Type) -> str:
     if type.cls != "float":
         return str(int(value))
-    return "0f" + struct.pack(">f", value).hex().upper() if type.bits == 32 else "0d" + struct.pack(">d", value).hex().upper()
+    return (
+        "0f" + struct.pack(">f", value).hex().upper()
+        if type.bits == 32
+        else "0d" + struct.pack(">d", value).hex().upper()
+    )
 
 
 def _type(name: str) -> Type:

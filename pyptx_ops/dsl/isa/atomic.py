@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .row import Row, Value
-from .rules import Verdict, forbid, only, together
+from .rules import Verdict, fits, forbid, only, together
 
 __all__ = ["ROWS"]
 
 HINT = "{.L2::cache_hint?policy@7.4@sm_80}"
 SPACE = "{.space:global|shared|@smem}"
 ORDER = "{.sem:relaxed|acquire|release|acq_rel}{.scope:@scope}"
-OPS = {
+OPS: dict[str, tuple[str, ...]] = {
     "and": ("b32", "b64"), "or": ("b32", "b64"), "xor": ("b32", "b64"), "exch": ("b32", "b64", "b128"),
     "add": ("u32", "s32", "u64", "f32", "f64"), "inc": ("u32",), "dec": ("u32",),
     "min": ("u32", "s32", "u64", "s64"), "max": ("u32", "s32", "u64", "s64"),
@@ -24,8 +24,7 @@ POLICY = only("policy", space=("global", None))
 
 def _fits(values: Mapping[str, Value]) -> Verdict:
     """Which operations a type has."""
-    op, kind = str(values["op"]), values["type"]
-    return None if kind in OPS[op] else f"{op} takes the types {', '.join(OPS[op])}, got {kind}"
+    return fits(values, OPS[str(values["op"])])
 
 
 def _vector(values: Mapping[str, Value]) -> Verdict:
@@ -39,9 +38,11 @@ def _vector(values: Mapping[str, Value]) -> Verdict:
 
 def _red_async(values: Mapping[str, Value]) -> Verdict:
     """Which operations red.async has."""
-    taken = {"inc": ("u32",), "dec": ("u32",), "min": ("u32", "s32"), "max": ("u32", "s32"), "add": ("u32", "s32", "u64")}
+    taken: dict[str, tuple[str, ...]] = {
+        "inc": ("u32",), "dec": ("u32",), "min": ("u32", "s32"), "max": ("u32", "s32"), "add": ("u32", "s32", "u64"),
+    }  # fmt: skip
     types = taken.get(str(values["op"]), ("b32",))
-    return None if values["type"] in types else f"{values['op']} takes the types {', '.join(types)}, got {values['type']}"
+    return fits(values, types)
 
 
 def _st_async(values: Mapping[str, Value]) -> Verdict:
@@ -55,17 +56,34 @@ def _both(name: str, order: str, result: str) -> tuple[Row, ...]:
     ops = "exch@6.0|" if name == "atom" else ""
     types = TYPES + ("|b128@8.3@sm_90" if name == "atom" else "")
     return (
-        Row(name, f"{name}{order}{SPACE}{{.op!:{ops}and|or|xor|add|inc|dec|min|max}}{HINT}{{.type:{types}}}", f"{result}[addr] b:$type ?policy:b64".replace("=d", "=d:$type "), since="6.0", target="sm_70", rules=(*rules, _fits), meaning=name),
-        Row(name, f"{name}{order}{SPACE}{{.op!:add}}{{.noftz!}}{HINT}{{.type:{HALVES}}}", f"{result}[addr] b:$type ?policy:b64".replace("=d", "=d:$type "), since="6.2", target="sm_70", rules=rules, meaning=name + ".half"),
-        Row(name, f"{name}{order}{{.space:global}}{{.op!:add}}{HINT}{{.vec!:v2|v4}}{{.type!:f32}}", f"{result}[addr] b:$type*$vec ?policy:b64".replace("=d", "=d:$type*$vec "), since="8.1", target="sm_90", rules=rules, meaning=name + ".vector"),
-        Row(name, f"{name}{order}{{.space:global}}{{.op!:add|min|max}}{{.noftz!}}{HINT}{{.vec!:v2|v4|v8}}{{.type!:@half|@half2}}", f"{result}[addr] b:$type*$vec ?policy:b64".replace("=d", "=d:$type*$vec "), since="8.1", target="sm_90", rules=(*rules, _vector), meaning=name + ".vector"),
+        Row(
+            name, f"{name}{order}{SPACE}{{.op!:{ops}and|or|xor|add|inc|dec|min|max}}{HINT}{{.type:{types}}}",
+            f"{result}[addr] b:$type ?policy:b64".replace("=d", "=d:$type "), "6.0", "sm_70", rules=(*rules, _fits),
+        ),
+        Row(
+            name, f"{name}{order}{SPACE}{{.op!:add}}{{.noftz!}}{HINT}{{.type:{HALVES}}}",
+            f"{result}[addr] b:$type ?policy:b64".replace("=d", "=d:$type "), "6.2", "sm_70", rules=rules,
+            meaning=name + ".half",
+        ),
+        Row(
+            name, f"{name}{order}{{.space:global}}{{.op!:add}}{HINT}{{.vec!:v2|v4}}{{.type!:f32}}",
+            f"{result}[addr] b:$type*$vec ?policy:b64".replace("=d", "=d:$type*$vec "), "8.1", "sm_90", rules=rules,
+            meaning=name + ".vector",
+        ),
+        Row(
+            name,
+            f"{name}{order}{{.space:global}}{{.op!:add|min|max}}{{.noftz!}}{HINT}{{.vec!:v2|v4|v8}}{{.type!:@half"
+            f"|@half2}}",
+            f"{result}[addr] b:$type*$vec ?policy:b64".replace("=d", "=d:$type*$vec "), "8.1", "sm_90",
+            rules=(*rules, _vector), meaning=name + ".vector",
+        ),
     )  # fmt: skip
 
 
 MULTIMEM = "{.op!:add|min|max|and|or|xor}"
-MULTIMEM_OPS = {
-    "f32": ("add",), "f64": ("add",), "u32": ("add", "min", "max"), "s32": ("add", "min", "max"), "u64": ("add", "min", "max"),
-    "s64": ("min", "max"), "b32": ("and", "or", "xor"), "b64": ("and", "or", "xor"),
+MULTIMEM_OPS: dict[str, tuple[str, ...]] = {
+    "f32": ("add",), "f64": ("add",), "u32": ("add", "min", "max"), "s32": ("add", "min", "max"),
+    "u64": ("add", "min", "max"), "s64": ("min", "max"), "b32": ("and", "or", "xor"), "b64": ("and", "or", "xor"),
 }  # fmt: skip
 HALF_OPS = ("add", "min", "max")
 
@@ -100,27 +118,42 @@ ACC = only("acc::f32", type=("f16", "bf16", "f16x2", "bf16x2"), op=("add",))
 
 ROWS = (
     *_both("atom", ORDER, "=d"),
-    Row("atom.cas", f"atom{ORDER}{SPACE}.cas{{.type!:b16@6.3|b32|b64|b128@8.3@sm_90}}", "=d:$type [addr] compare:$type value:$type", since="6.0", target="sm_70", rules=(together("sem", "scope"),), meaning="atom.cas"),
+    Row(
+        "atom.cas", f"atom{ORDER}{SPACE}.cas{{.type!:b16@6.3|b32|b64|b128@8.3@sm_90}}",
+        "=d:$type [addr] compare:$type value:$type", "6.0", "sm_70", rules=(together("sem", "scope"),),
+    ),
     *_both("red", "{.sem:relaxed|release}{.scope:@scope}", ""),
     Row(
-        "red.async", "red.async.relaxed.cluster{.space:shared::cluster=shared::cluster}.mbarrier::complete_tx::bytes{.op!:add|min|max|inc|dec|and|or|xor}{.type:u32|s32|u64|b32}",
-        "[addr] value:$type [bar]", since="8.1", target="sm_90", rules=(_red_async,), meaning="red.async",
+        "red.async",
+        "red.async.relaxed.cluster{.space:shared::cluster=shared::cluster}.mbarrier::complete_tx::bytes{.op!:add"
+        "|min|max|inc|dec|and|or|xor}{.type:u32|s32|u64|b32}",
+        "[addr] value:$type [bar]", "8.1", "sm_90", rules=(_red_async,),
     ),
     Row(
-        "st.async", "st.async{.weak}{.space:shared::cluster=shared::cluster}.mbarrier::complete_tx::bytes{.vec:v2|v4}{.type:b32|u32|s32|f32|b64|u64|s64|f64}",
-        "[addr] value:$type*$vec [bar]", since="8.1", target="sm_90", rules=(_st_async,), meaning="st.async",
+        "st.async",
+        "st.async{.weak}{.space:shared::cluster=shared::cluster}.mbarrier::complete_tx::bytes{.vec:v2|v4}"
+        "{.type:b32|u32|s32|f32|b64|u64|s64|f64}",
+        "[addr] value:$type*$vec [bar]", "8.1", "sm_90", rules=(_st_async,),
     ),
-    Row("st.bulk", "st.bulk{.weak}{.space:shared::cta=shared::cta}", "[addr] bytes:u64 #value[0,0]", since="8.6", target="sm_100", meaning="st.bulk"),
+    Row("st.bulk", "st.bulk{.weak}{.space:shared::cta=shared::cta}", "[addr] bytes:u64 #value[0,0]", "8.6", "sm_100"),
     Row(
-        "multimem.ld_reduce", f"multimem.ld_reduce{{.weak}}{{.sem:relaxed|acquire}}{{.scope:@scope}}{{.space:global}}{MULTIMEM}{{.acc::f32@8.2}}{{.vec:v2|v4|v8}}{{.type!:{MULTIMEM_TYPES}}}",
-        "=d:$type*$vec [addr]", since="8.1", target="sm_90", rules=(together("sem", "scope"), forbid("weak", "sem"), _multimem, ACC), meaning="multimem.ld_reduce",
+        "multimem.ld_reduce",
+        f"multimem.ld_reduce{{.weak}}{{.sem:relaxed|acquire}}{{.scope:@scope}}{{.space:global}}{MULTIMEM}"
+        f"{{.acc::f32@8.2}}{{.vec:v2|v4|v8}}{{.type!:{MULTIMEM_TYPES}}}",
+        "=d:$type*$vec [addr]", "8.1", "sm_90",
+        rules=(together("sem", "scope"), forbid("weak", "sem"), _multimem, ACC),
     ),
     Row(
-        "multimem.red", f"multimem.red{{.sem:relaxed|release}}{{.scope:@scope}}{{.space:global}}{MULTIMEM}{{.vec:v2|v4|v8}}{{.type!:{MULTIMEM_TYPES}}}",
-        "[addr] value:$type*$vec", since="8.1", target="sm_90", rules=(together("sem", "scope"), _multimem, _half2_red), meaning="multimem.red",
+        "multimem.red",
+        f"multimem.red{{.sem:relaxed|release}}{{.scope:@scope}}{{.space:global}}{MULTIMEM}{{.vec:v2|v4|v8}}"
+        f"{{.type!:{MULTIMEM_TYPES}}}",
+        "[addr] value:$type*$vec", "8.1", "sm_90", rules=(together("sem", "scope"), _multimem, _half2_red),
     ),
     Row(
-        "multimem.st", "multimem.st{.weak}{.sem:relaxed|release}{.scope:@scope}{.space:global}{.vec:v2|v4|v8}{.type!:u32|s32|u64|s64|b32|b64|f32|f64|@half2|@half}",
-        "[addr] value:$type*$vec", since="8.1", target="sm_90", rules=(together("sem", "scope"), forbid("weak", "sem"), _multimem_width), meaning="multimem.st",
+        "multimem.st",
+        "multimem.st{.weak}{.sem:relaxed|release}{.scope:@scope}{.space:global}{.vec:v2|v4|v8}{.type!:u32|s32|u64"
+        "|s64|b32|b64|f32|f64|@half2|@half}",
+        "[addr] value:$type*$vec", "8.1", "sm_90",
+        rules=(together("sem", "scope"), forbid("weak", "sem"), _multimem_width),
     ),
 )  # fmt: skip

@@ -73,7 +73,17 @@ def _wgmma_selector(values: Mapping[str, Value]) -> int:
     return 1 if BITS[str(values["atype"])] > 8 else 0
 
 
-COUNTS |= {"mma_selector": _selector, "wgmma_selector": _wgmma_selector, "ldmatrix_m16n16": _m16n16, "accumulator": accumulator_registers, "mma_a": _a, "mma_sp_a": _a_sparse, "mma_b": _b, "mma_c": _c, "mma_d": _d}
+COUNTS |= {
+    "mma_selector": _selector,
+    "wgmma_selector": _wgmma_selector,
+    "ldmatrix_m16n16": _m16n16,
+    "accumulator": accumulator_registers,
+    "mma_a": _a,
+    "mma_sp_a": _a_sparse,
+    "mma_b": _b,
+    "mma_c": _c,
+    "mma_d": _d,
+}
 DERIVED |= {
     "d_word": lambda values: "f16x2" if values["dtype"] == "f16" else str(values["dtype"]),
     "c_word": lambda values: "f16x2" if values["ctype"] == "f16" else str(values["ctype"]),
@@ -92,15 +102,21 @@ def _shapes(k: int, ns: tuple[int, ...] = FLOAT_N) -> str:
     return "|".join(f"m64n{n}k{k}" for n in ns)
 
 
-def _same_types(values: Mapping[str, Value]) -> Verdict:
-    """Signed with unsigned came later."""
-    return Requirement((8, 4), "sm_90a") if values["atype"] != values["btype"] else None
+def _pairs(values: Mapping[str, Value]) -> Verdict:
+    """16-bit operands have one type, and bf16 accumulates in f32; signed with unsigned came later."""
+    a, b = values["atype"], values["btype"]
+    if a in ("f16", "bf16"):
+        if a != b:
+            return f"atype and btype are the same, got {a!r} and {b!r}"
+        return (
+            "bf16 accumulates in f32: dtype is 'f32', got 'f16'" if a == "bf16" and values["dtype"] == "f16" else None
+        )
+    return Requirement((8, 4), "sm_90a") if a in ("s8", "u8") and a != b else None
 
 
 WGMMA = (
     # K, N, D types, A types, B types, tail of the spelling, operands after scale_d, transposes
-    (16, FLOAT_N, "f32|f16", "f16", "f16", "", SCALES, True),
-    (16, FLOAT_N, "f32", "bf16", "bf16", "", SCALES, True),
+    (16, FLOAT_N, "f32|f16", "f16|bf16", "f16|bf16", "", SCALES, True),
     (8, FLOAT_N, "f32", "tf32", "tf32", "", SCALES, False),
     (32, FLOAT_N, "f32|f16", "e4m3|e5m2", "e4m3|e5m2", "", SCALES, False),
     (32, INT_N, "s32", "s8|u8", "s8|u8", "{.satfinite}", "", False),
@@ -123,9 +139,11 @@ def _wgmma(registers: bool, sparse: bool) -> tuple[Row, ...]:
             operands += " #trans_b[0,1]" if registers else " #trans_a[0,1] #trans_b[0,1]"
         rows.append(
             Row(
-                path, f"wgmma.mma_async{'.sp' if sparse else ''}.sync.aligned{{.shape!:{shapes}}}{{.dtype!:{d}}}{{.atype!:{a}}}{{.btype!:{b}}}{tail}",
-                operands, since="8.2" if sparse else "8.0", target="sm_90a", rules=(_same_types,) if a == "s8|u8" else (),
-                meaning="wgmma", doc=f"A in {where}, B in shared memory" + (", A 2:4 sparse." if sparse else "."),
+                path,
+                f"wgmma.mma_async{'.sp' if sparse else ''}.sync.aligned{{.shape!:{shapes}}}{{.dtype!:{d}}}"
+                f"{{.atype!:{a}}}{{.btype!:{b}}}{tail}",
+                operands, "8.2" if sparse else "8.0", "sm_90a", rules=(_pairs,), meaning="wgmma",
+                doc=f"A in {where}, B in shared memory" + (", A 2:4 sparse." if sparse else "."),
             )
         )  # fmt: skip
     return tuple(rows)
@@ -140,22 +158,24 @@ SPARSE_OPERANDS = "=d:d_word*mma_d a:b32*mma_sp_a b:b32*mma_b c:c_word*mma_c met
 def _mma(shapes: str, d: str, a: str, b: str, c: str, tail: str = "", head: str = "", **more: Any) -> Row:
     types = f"{{.dtype!:{d}}}{{.atype!:{a}}}{{.btype!:{b}}}{{.ctype!:{c}}}"
     return Row(
-        "mma.sync", f"mma.sync.aligned{{.shape!:{shapes}}}.row.col{head}{types}{tail}", MMA_OPERANDS,
-        meaning="mma.sync", **more,
+        "mma.sync", f"mma.sync.aligned{{.shape!:{shapes}}}.row.col{head}{types}{tail}", MMA_OPERANDS, **more,
     )  # fmt: skip
 
 
 def _mma_sparse(shapes: str, d: str, a: str, b: str, c: str, head: str = "", **more: Any) -> Row:
     types = f"{{.dtype!:{d}}}{{.atype!:{a}}}{{.btype!:{b}}}{{.ctype!:{c}}}"
     return Row(
-        "mma.sp", f"mma{{.variant:sp|sp::ordered_metadata@8.5=sp}}.sync.aligned{{.shape!:{shapes}}}.row.col{head}{types}",
-        SPARSE_OPERANDS, meaning="mma.sp", **more,
+        "mma.sp",
+        f"mma{{.variant:sp|sp::ordered_metadata@8.5=sp}}.sync.aligned{{.shape!:{shapes}}}.row.col{head}{types}",
+        SPARSE_OPERANDS, **more,
     )  # fmt: skip
 
 
 def _paired(values: Mapping[str, Value]) -> Verdict:
     """C has the type of D."""
-    return None if values["ctype"] == values["dtype"] else f"ctype is dtype, got {values['ctype']} and {values['dtype']}"
+    return (
+        None if values["ctype"] == values["dtype"] else f"ctype is dtype, got {values['ctype']} and {values['dtype']}"
+    )
 
 
 def _fp8_f16(values: Mapping[str, Value]) -> Verdict:
@@ -168,15 +188,14 @@ AMPERE: dict[str, Any] = {"since": "7.0", "target": "sm_80"}
 FP8, S8, S4 = "e4m3|e5m2", "s8|u8", "s4|u4"
 
 ROWS = (
-    Row("wgmma.fence", "wgmma.fence.sync.aligned", since="8.0", target="sm_90a", meaning="wgmma.fence"),
-    Row("wgmma.commit_group", "wgmma.commit_group.sync.aligned", since="8.0", target="sm_90a", meaning="wgmma.commit_group"),
-    Row("wgmma.wait_group", "wgmma.wait_group.sync.aligned", "#pending[0,255]", since="8.0", target="sm_90a", meaning="wgmma.wait_group"),
+    Row("wgmma.fence", "wgmma.fence.sync.aligned", "", "8.0", "sm_90a"),
+    Row("wgmma.commit_group", "wgmma.commit_group.sync.aligned", "", "8.0", "sm_90a"),
+    Row("wgmma.wait_group", "wgmma.wait_group.sync.aligned", "#pending[0,255]", "8.0", "sm_90a"),
     *_wgmma(registers=False, sparse=False),
     *_wgmma(registers=True, sparse=False),
     *_wgmma(registers=False, sparse=True),
     *_wgmma(registers=True, sparse=True),
-    _mma("m16n8k8|m16n8k16", "f32|f16", "f16", "f16", "f32|f16", rules=(_paired,), **AMPERE),
-    _mma("m16n8k8|m16n8k16", "f32", "bf16", "bf16", "f32", **AMPERE),
+    _mma("m16n8k8|m16n8k16", "f32|f16", "f16|bf16", "f16|bf16", "f32|f16", rules=(_paired, _pairs), **AMPERE),
     _mma("m16n8k4|m16n8k8", "f32", "tf32", "tf32", "f32", **AMPERE),
     _mma("m16n8k16|m16n8k32", "f32|f16", FP8, FP8, "f32|f16", since="8.4", target="sm_89", rules=(_fp8_f16,)),
     _mma("m8n8k16|m16n8k16|m16n8k32", "s32", S8, S8, "s32", head="{.satfinite}", **AMPERE),
@@ -184,16 +203,39 @@ ROWS = (
     _mma("m8n8k128|m16n8k128|m16n8k256", "s32", "b1", "b1", "s32", tail="{.op!:xor|and@7.1}.popc", **AMPERE),
     _mma("m8n8k4", "f64", "f64", "f64", "f64", **AMPERE),
     _mma("m16n8k4|m16n8k8|m16n8k16", "f64", "f64", "f64", "f64", since="7.8", target="sm_90"),
-    _mma_sparse("m16n8k16|m16n8k32", "f32|f16", "f16", "f16", "f32|f16", since="7.1", target="sm_80", rules=(_paired,)),
-    _mma_sparse("m16n8k16|m16n8k32", "f32", "bf16", "bf16", "f32", since="7.1", target="sm_80"),
+    _mma_sparse(
+        "m16n8k16|m16n8k32", "f32|f16", "f16|bf16", "f16|bf16", "f32|f16", since="7.1", target="sm_80",
+        rules=(_paired, _pairs),
+    ),
     _mma_sparse("m16n8k8|m16n8k16", "f32", "tf32", "tf32", "f32", since="7.1", target="sm_80"),
     _mma_sparse("m16n8k64", "f32", FP8, FP8, "f32", since="8.4", target="sm_89"),
     _mma_sparse("m16n8k32|m16n8k64", "s32", S8, S8, "s32", head="{.satfinite}", since="7.1", target="sm_80"),
     _mma_sparse("m16n8k64|m16n8k128", "s32", S4, S4, "s32", head="{.satfinite}", since="7.1", target="sm_80"),
-    Row("ldmatrix", "ldmatrix.sync.aligned{.shape:m8n8=m8n8}{.num!:x1|x2|x4}{.trans}{.space:shared|shared::cta=shared::cta}.b16", "=d:b32*$num [addr]", since="6.5", target="sm_75", meaning="ldmatrix"),
-    Row("ldmatrix.m16n16", "ldmatrix.sync.aligned.m16n16{.num!:x1|x2}{.trans!}{.space:shared|shared::cta=shared::cta}{.type!:b8|b8x16.b6x16_p32|b8x16.b4x16_p64}", "=d:b32*ldmatrix_m16n16 [addr]", since="8.6", target="sm_100a", meaning="ldmatrix.b8"),
-    Row("ldmatrix.m8n16", "ldmatrix.sync.aligned.m8n16{.num!:x1|x2|x4}{.space:shared|shared::cta=shared::cta}{.type!:b8x16.b6x16_p32|b8x16.b4x16_p64}", "=d:b32*$num [addr]", since="8.6", target="sm_100a", meaning="ldmatrix.b8"),
-    Row("stmatrix", "stmatrix.sync.aligned.m8n8{.num!:x1|x2|x4}{.trans}{.space:shared|shared::cta=shared::cta}.b16", "[addr] value:b32*$num", since="7.8", target="sm_90", meaning="stmatrix"),
-    Row("stmatrix.m16n8", "stmatrix.sync.aligned.m16n8{.num!:x1|x2|x4}{.trans!}{.space:shared|shared::cta=shared::cta}.b8", "[addr] value:b32*$num", since="8.6", target="sm_100a", meaning="stmatrix.b8"),
-    Row("movmatrix", "movmatrix.sync.aligned.m8n8.trans.b16", "=d:b32 a:b32", since="7.8", target="sm_75", meaning="movmatrix"),
+    Row(
+        "ldmatrix",
+        "ldmatrix.sync.aligned{.shape:m8n8=m8n8}{.num!:x1|x2|x4}{.trans}{.space:shared|shared::cta=shared::cta}.b16",
+        "=d:b32*$num [addr]", "6.5", "sm_75",
+    ),
+    Row(
+        "ldmatrix.m16n16",
+        "ldmatrix.sync.aligned.m16n16{.num!:x1|x2}{.trans!}{.space:shared|shared::cta=shared::cta}{.type!:b8"
+        "|b8x16.b6x16_p32|b8x16.b4x16_p64}",
+        "=d:b32*ldmatrix_m16n16 [addr]", "8.6", "sm_100a", meaning="ldmatrix.b8",
+    ),
+    Row(
+        "ldmatrix.m8n16",
+        "ldmatrix.sync.aligned.m8n16{.num!:x1|x2|x4}{.space:shared|shared::cta=shared::cta}{.type!:b8x16.b6x16_p32"
+        "|b8x16.b4x16_p64}",
+        "=d:b32*$num [addr]", "8.6", "sm_100a", meaning="ldmatrix.b8",
+    ),
+    Row(
+        "stmatrix", "stmatrix.sync.aligned.m8n8{.num!:x1|x2|x4}{.trans}{.space:shared|shared::cta=shared::cta}.b16",
+        "[addr] value:b32*$num", "7.8", "sm_90",
+    ),
+    Row(
+        "stmatrix.m16n8",
+        "stmatrix.sync.aligned.m16n8{.num!:x1|x2|x4}{.trans!}{.space:shared|shared::cta=shared::cta}.b8",
+        "[addr] value:b32*$num", "8.6", "sm_100a", meaning="stmatrix.b8",
+    ),
+    Row("movmatrix", "movmatrix.sync.aligned.m8n8.trans.b16", "=d:b32 a:b32", "7.8", "sm_75"),
 )  # fmt: skip

@@ -21,7 +21,7 @@ None, what is wrong, or the Requirement of that combination.
 
 | written | meaning |
 |---|---|
-| `a:u32`, `a:$type`, `a:$type^2` | a register or literal of that type; `^2` is twice the width; a name in DERIVED is computed |
+| `a:u32`, `a:$type`, `a:$type^2` | a register or literal of that type; `^2`: twice the width; or a name in DERIVED |
 | `a~$type` | the register may be wider |
 | `a:u32[0,15]` | literals lie within these bounds (and step); the upper one may be a function in COUNTS |
 | `=d:u32` | a destination: returned, in a fresh register or in `out=` |
@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Union
 
@@ -145,8 +145,8 @@ class OperandSpec:
 class Operand:
     """An operand of one form, with its type and count settled. `count` 0 is a scalar, outside braces.
 
-    `takes` names the register types that may stand for an input scalar; `fresh` tells a destination that a new register
-    of its type fills when the caller gives none.
+    `takes` names the register types that may stand for an input scalar; `fresh` is the type of
+    the register that a destination gets when the caller gives none.
     """
 
     spec: OperandSpec
@@ -158,7 +158,7 @@ class Operand:
     output: bool
     bounds: tuple[int, int, int] | None
     takes: frozenset[str]
-    fresh: bool
+    fresh: Type | None
     element: Operand | None = None
 
 
@@ -184,7 +184,11 @@ _SPEC = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """One instruction form. `path` is its Python name, `meaning` the key under which a simulator finds its effect."""
+    """One instruction form.
+
+    path: its Python name.  since, target: the lowest PTX version and target that have it.
+    meaning: the key under which a simulator finds its effect, `path` if not given.
+    """
 
     path: str
     spelling: str
@@ -194,7 +198,9 @@ class Row:
     meaning: str = ""
     doc: str = ""
     rules: tuple[Rule, ...] = ()
-    _forms: dict[object, Form] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meaning", self.meaning or self.path)
 
     @cached_property
     def segments(self) -> tuple[Union[str, Slot], ...]:
@@ -260,15 +266,15 @@ def _match(segments: tuple[Union[str, Slot], ...], text: str) -> dict[str, Value
         found = _match(rest, text)
         return None if found is None else {head.name: head.default, **found}
     if head.is_flag:
-        spelled, absent = (head.name,), not head.required
+        spelled: tuple[str, ...] = (head.name,)
     else:
-        spelled, absent = head.choices, not head.required
+        spelled = head.choices
     for choice in sorted(spelled, key=len, reverse=True):
         if text.startswith("." + choice):
             found = _match(rest, text[len(choice) + 1 :])
             if found is not None:
                 return {head.name: True if head.is_flag else choice, **found}
-    if absent:
+    if not head.required:
         found = _match(rest, text)
         if found is not None:
             return {head.name: False if head.is_flag else None, **found}
@@ -359,10 +365,11 @@ def _settle(spec: OperandSpec, values: Mapping[str, Value]) -> Operand:
     count = _settle_count(spec.count, values)
     takes = frozenset(_registers(settled, spec.wider)) if settled else frozenset[str]()
     output = spec.role == "out"
-    fresh = output and not count and second is None and not spec.sink and spec.name != "_"
-    if not count and spec.kind == "value":
+    simple = not count and spec.kind == "value" and second is None
+    fresh = settled if output and simple and not spec.sink and spec.name != "_" else None
+    if simple:
         return Operand(spec, spec.name, spec.kind, settled, second, 0, output, bounds, takes, fresh)
-    element = Operand(spec, spec.name, spec.kind, settled, None, 0, False, bounds, takes, False)
+    element = Operand(spec, spec.name, spec.kind, settled, None, 0, False, bounds, takes, None)
     return Operand(spec, spec.name, spec.kind, settled, second, count, output, bounds, frozenset(), fresh, element)
 
 

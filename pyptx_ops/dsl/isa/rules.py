@@ -7,7 +7,7 @@ from typing import Union
 
 from .row import DERIVED, Requirement, Rule, Value
 
-__all__ = ["compare", "forbid", "narrow_vectors", "only", "together", "wide_vectors"]
+__all__ = ["compare", "fits", "forbid", "narrow_vectors", "only", "together", "wide_vectors"]
 
 Verdict = Union[str, Requirement, None]
 
@@ -50,17 +50,20 @@ def forbid(name: str, *others: str) -> Rule:
 
 def compare(values: Mapping[str, Value]) -> Verdict:
     """Which comparisons a type has: untyped bits only (in)equality, lo ls hi hs unsigned, equ … nan floating."""
-    kind, cmp = str(values["type"])[0], values["cmp"]
+    kind, cmp = str(values["type"]), values["cmp"]
+    floating = kind.startswith(("f", "bf"))
     if cmp in ORDERED:
-        return (
-            None
-            if kind != "b" or cmp in ("eq", "ne") or values["type"] in ("bf16", "bf16x2")
-            else f"{values['type']} has eq and ne only, got {cmp}"
-        )
+        known = floating or kind[0] != "b" or cmp in ("eq", "ne")
+        return None if known else f"{kind} has eq and ne only, got {cmp}"
     if cmp in UNSIGNED_COMPARISONS:
-        return None if kind == "u" else f"{cmp} compares unsigned integers, not {values['type']}"
-    floating = kind == "f" or values["type"] in ("bf16", "bf16x2")
-    return None if floating else f"{cmp} compares floating types, not {values['type']}"
+        return None if kind[0] == "u" else f"{cmp} compares unsigned integers, not {kind}"
+    return None if floating else f"{cmp} compares floating types, not {kind}"
+
+
+def fits(values: Mapping[str, Value], types: tuple[str, ...]) -> Verdict:
+    """Whether the operation takes the type."""
+    kind = values["type"]
+    return None if kind in types else f"{values['op']} takes the types {', '.join(types)}, got {kind}"
 
 
 def wide_vectors(values: Mapping[str, Value]) -> Verdict:
