@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from examples.run import load, main
+from examples.run import Run, main
 from pyptx_ops.dsl import Kernel, Reg, RegArray, TensorMapSpec, ptx, special
 from pyptx_ops.dsl.desc import k_major_128b
 from pyptx_ops.dsl.macros import wait_parity
@@ -81,17 +81,16 @@ def store(
                     ptx.st(address.at(4 * offset), accumulator[i + odd], space="global", pred=inside)
 
 
-def check() -> None:
-    run = load(build())
-    a, b = integers(M, K), integers(N, K)
-    out = torch.full((M, N), torch.nan, device="cuda")
+def check(run: Run, device: str) -> None:
+    a, b = integers(device, M, K), integers(device, N, K)
+    out = torch.full((M, N), torch.nan, device=device)
     run((1, 1, 1), a, b, out)
     torch.testing.assert_close(out, a.float() @ b.float().t(), rtol=0, atol=0)
 
 
-def integers(*shape: int) -> torch.Tensor:
+def integers(device: str, *shape: int) -> torch.Tensor:
     """Small integers: their sums of products are exact in fp32, so results must be equal, whatever the order."""
-    return torch.randint(-4, 5, shape, device="cuda").to(torch.bfloat16)
+    return torch.randint(-4, 5, shape, device=device).to(torch.bfloat16)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 
 from examples.one_wgmma import integers, multiply, store
-from examples.run import load, main
+from examples.run import Run, main
 from pyptx_ops.dsl import Kernel, Reg, SharedRef, TensorMapSpec, ptx, special
 from pyptx_ops.dsl.macros import ceil_div, elect_one
 from pyptx_ops.kernels.ring import Barriers, Ring
@@ -101,13 +101,11 @@ def consume(
         store(k, out, accumulator, thread, rows=m, columns=n, row=tile.token + my_rows, column=tile.weight)
 
 
-def check() -> None:
-    run = load(build())
-    ctas = torch.cuda.get_device_properties(0).multi_processor_count
-    for m, n, k in ((128, 256, 64), (1, 1, 8), (129, 257, 72), (5000, 3000, 1024)):
-        a, b = integers(m, k), integers(n, k)
-        out = torch.full((m, n), torch.nan, device="cuda")
-        run((ctas, 1, 1), a, b, out, m, n, k)
+def check(run: Run, device: str) -> None:
+    for m, n, k in ((128, 256, 64), (1, 1, 8), (129, 257, 72), (300, 300, 392)):
+        a, b = integers(device, m, k), integers(device, n, k)
+        out = torch.full((m, n), torch.nan, device=device)
+        run((2, 1, 1), a, b, out, m, n, k)  # few CTAs, so that each takes several tiles
         torch.testing.assert_close(out, a.float() @ b.float().t(), rtol=0, atol=0)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 
 from examples.one_wgmma import integers, multiply, store
-from examples.run import load, main
+from examples.run import Run, main
 from pyptx_ops.dsl import Kernel, Reg, SharedRef, TensorMapSpec, Var, ptx, special
 from pyptx_ops.dsl.macros import ceil_div, wait_parity
 
@@ -86,11 +86,10 @@ def advance(stage: Var, phase: Var) -> None:
     ptx.xor(phase, 1, type="b32", out=phase, pred=wrapped)
 
 
-def check() -> None:
-    run = load(build())
-    for m, n, k in ((64, 128, 64), (1, 1, 8), (65, 130, 72), (500, 1000, 2048)):
-        a, b = integers(m, k), integers(n, k)
-        out = torch.full((m, n), torch.nan, device="cuda")
+def check(run: Run, device: str) -> None:
+    for m, n, k in ((64, 128, 64), (1, 1, 8), (65, 130, 72), (100, 200, 520)):
+        a, b = integers(device, m, k), integers(device, n, k)
+        out = torch.full((m, n), torch.nan, device=device)
         run((-(-n // TILE_N), -(-m // TILE_M), 1), a, b, out, m, n, k)
         torch.testing.assert_close(out, a.float() @ b.float().t(), rtol=0, atol=0)
 

@@ -13,7 +13,10 @@ from pyptx_ops.dsl import Kernel
 from pyptx_ops.launch import default_launcher, param_spec
 from pyptx_ops.ptxas import Report, assemble, find_ptxas
 
-__all__ = ["compile_ptx", "load", "main", "on_hopper"]
+__all__ = ["Run", "compile_ptx", "load", "main", "on_hopper"]
+
+Run = Callable[..., None]
+"""`run(grid, *args)`: launches a kernel."""
 
 
 def on_hopper() -> bool:
@@ -32,7 +35,7 @@ def compile_ptx(kernel: Kernel) -> tuple[bytes, Report | None]:
         return cubin.read_bytes(), report
 
 
-def load(kernel: Kernel) -> Callable[..., None]:
+def load(kernel: Kernel) -> Run:
     """Compile and load a kernel: `run(grid, *args)` launches it on torch's current device and stream.
 
     grid: CTAs along x, y and z.  args: one per parameter, tensors for pointers and tensor maps.
@@ -64,8 +67,8 @@ def describe(tensor: Tensor) -> list[int]:
     return [tensor.data_ptr(), *sizes, *(stride * tensor.element_size() for stride in strides[1:])]
 
 
-def main(kernel: Kernel, check: Callable[[], None]) -> None:
-    """Show the kernel; where there is a Hopper GPU, run `check`, which compares it with torch."""
+def main(kernel: Kernel, check: Callable[[Run, str], None]) -> None:
+    """Show the kernel; where there is a Hopper GPU, run `check(run, device)`, which compares it with torch."""
     _, report = compile_ptx(kernel)
     hopper = on_hopper()
     if not hopper:
@@ -76,7 +79,7 @@ def main(kernel: Kernel, check: Callable[[], None]) -> None:
     else:
         print(f"; assembled for {kernel.target}: {report.registers} registers, {report.spill_stores} bytes spilled")
     if hopper:
-        check()
+        check(load(kernel), "cuda")
         print(f"ran on {torch.cuda.get_device_name()}: equal to torch's result")
     else:
         print("not run: it needs an H100 or H200 (compute capability 9.0)")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from examples.run import load, main
+from examples.run import Run, main
 from pyptx_ops.dsl import Kernel, TensorMapSpec, ptx, special
 from pyptx_ops.dsl.macros import wait_parity
 
@@ -44,10 +44,9 @@ def build() -> Kernel:
     return k
 
 
-def check() -> None:
-    run = load(build())
-    for rows, columns in ((ROWS, COLUMNS), (1, 8), (ROWS + 1, COLUMNS - 8), (1000, 1016)):
-        x = torch.randn(rows, columns, device="cuda").to(torch.bfloat16)
+def check(run: Run, device: str) -> None:
+    for rows, columns in ((ROWS, COLUMNS), (1, 8), (ROWS + 1, COLUMNS - 8), (300, 520)):
+        x = torch.randn(rows, columns, device=device).to(torch.bfloat16)
         out = torch.full_like(x, torch.nan)
         run((-(-columns // COLUMNS), -(-rows // ROWS), 1), x, out)
         torch.testing.assert_close(out, x, rtol=0, atol=0)

@@ -7,12 +7,14 @@ import re
 import runpy
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import examples
-from examples.run import compile_ptx, on_hopper
+from examples.run import compile_ptx, load, on_hopper
 from pyptx_ops.ptxas import find_ptxas
+from tests.examples import machine
 
 FOLDER = Path(examples.__file__).parent
 LADDER = re.findall(r"^    (\w+)  ", examples.__doc__ or "", re.MULTILINE)
@@ -51,4 +53,32 @@ def test_without_a_gpu_it_shows_the_ptx_and_says_so(example: ModuleType, capsys:
 
 @pytest.mark.skipif(not on_hopper(), reason="needs an H100 or H200")
 def test_gives_the_results_of_torch(example: ModuleType) -> None:
-    example.check()
+    example.check(load(example.build()), "cuda")
+
+
+def test_gives_the_results_of_torch_without_a_gpu(example: ModuleType) -> None:
+    example.check(machine.load(example.build()), "cpu")
+
+
+BUGS = {
+    "no wait for the bytes": ("pipelined_gemm", "wait_parity(full.reg() + (stage << 3), phase)", "pass"),
+    "no wait for an empty stage": ("pipelined_gemm", "wait_parity(empty.reg() + (stage << 3), phase)", "pass"),
+    "no wait for wgmma": ("pipelined_gemm", "ptx.wgmma.wait_group(0)", "pass"),
+    "the producer's first phase": ("pipelined_gemm", 'k.var("u32", 1)', 'k.var("u32", 0)'),
+    "too many arrivals wanted": ("pipelined_gemm", "empty.at(8 * i), CONSUMER_WARPS", "empty.at(8 * i), 5"),
+    "a stage freed too early": ("persistent_gemm", "ring.release(before, one_lane & (block != 0))",
+                                "ring.release(ring.empty(), one_lane)"),
+    "too few bytes expected": ("tma_copy", "expect_tx(barrier, TILE_BYTES)", "expect_tx(barrier, TILE_BYTES // 2)"),
+    "another swizzle": ("one_wgmma", "box=(K, N), swizzle=128", "box=(K, N), swizzle=0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_machine_sees_a_bug(bug: str) -> None:
+    name, right, wrong = BUGS[bug]
+    source = (FOLDER / f"{name}.py").read_text()
+    assert right in source
+    scope: dict[str, Any] = {"__name__": name}
+    exec(compile(source.replace(right, wrong), f"{name} with {bug}", "exec"), scope)
+    with pytest.raises((AssertionError, KeyError)):
+        scope["check"](machine.load(scope["build"]()), "cpu")
