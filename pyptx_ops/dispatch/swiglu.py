@@ -39,13 +39,14 @@ class Plan(NamedTuple):
     tail: tuple[int, ...]
 
 
-_plans: dict[tuple[Any, ...], Plan | None] = {}
+_plans: dict[tuple[Any, ...], Plan | None] = {}  # by kind of call; None where an input has to be copied first
+_MISSING: Any = object()
 
 
 def silu_and_mul(x: Tensor, interleaved: bool) -> Tensor:
     """silu(gate) · up of the parts of a checked CUDA tensor (..., 2 d) of bf16 or fp16; contiguous (..., d)."""
-    shape = x.shape
-    out = x.new_empty((*shape[:-1], shape[-1] // 2))
+    *outer, both = x.shape
+    out = x.new_empty((*outer, both // 2))
     if out.numel():
         _run_packed(x, interleaved, out)
     return out
@@ -63,7 +64,9 @@ def _run_packed(x: Tensor, interleaved: bool, out: Tensor) -> None:
     device, launcher, pointer = x.get_device(), launch.current_launcher(), x.data_ptr()
     aligned = (pointer | out.data_ptr()) % ALIGNMENT == 0
     key = (x.shape, x.stride(), x.dtype, interleaved, aligned, device, launcher)
-    plan = _plan(key, lambda: _plan_packed(x, interleaved, aligned, device, launcher))
+    plan = _plans.get(key, _MISSING)
+    if plan is _MISSING:
+        plan = _remember(key, _plan_packed(x, interleaved, aligned, device, launcher))
     if plan is None:
         _run_packed(x.contiguous(), interleaved, out)
         return
@@ -76,7 +79,9 @@ def _run(gate: Tensor, up: Tensor, out: Tensor, offs: Tensor | None) -> None:
     pointers = gate.data_ptr(), up.data_ptr(), out.data_ptr()
     aligned = (pointers[0] | pointers[1] | pointers[2]) % ALIGNMENT == 0
     key = (gate.shape, gate.stride(), up.stride(), gate.dtype, aligned, device, launcher)
-    plan = _plan(key, lambda: _plan_separate(gate, up, aligned, device, launcher))
+    plan = _plans.get(key, _MISSING)
+    if plan is _MISSING:
+        plan = _remember(key, _plan_separate(gate, up, aligned, device, launcher))
     if plan is None:
         _run(gate.contiguous(), up.contiguous(), out, offs)
         return
@@ -87,15 +92,11 @@ def _run(gate: Tensor, up: Tensor, out: Tensor, offs: Tensor | None) -> None:
     plan.launch(device, _current_stream(device), plan.blocks, 1, 1, *pointers, *ends, *plan.tail)
 
 
-def _plan(key: tuple[Any, ...], make: Callable[[], Plan | None]) -> Plan | None:
-    """The plan of a call, made once per kind of call; None where an input has to be copied first."""
-    try:
-        return _plans[key]
-    except KeyError:
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        plan = _plans[key] = make()
-        return plan
+def _remember(key: tuple[Any, ...], plan: Plan | None) -> Plan | None:
+    if len(_plans) >= MAX_PLANS:
+        _plans.clear()
+    _plans[key] = plan
+    return plan
 
 
 def _plan_packed(x: Tensor, interleaved: bool, aligned: bool, device: int, launcher: launch.Launcher) -> Plan | None:

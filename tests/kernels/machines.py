@@ -61,8 +61,8 @@ class Machine:
             return
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors if t is not None}
         for address, storage in storages.items():
-            raw = (ctypes.c_char * storage.nbytes()).from_address(address)
-            self.memory.add(np.frombuffer(raw, np.uint8), at=address)
+            raw = (ctypes.c_uint8 * storage.nbytes()).from_address(address)
+            self.memory.add(np.ctypeslib.as_array(raw).view(np.uint8), at=address)
 
     def poisoned(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """An output that is wrong where it is not written."""
@@ -81,7 +81,7 @@ class Machine:
             yield self
             return
         monkeypatch.setattr(host, "route", lambda device: Route("kernel", "sm_90a", "interpreted"))
-        launcher: Launcher = self  # type: ignore[assignment]
+        launcher: Launcher = self
         with launch.use_launcher(launcher):
             yield self
 

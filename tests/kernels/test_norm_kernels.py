@@ -246,7 +246,7 @@ def test_a_row_does_not_depend_on_the_others(machine: Machine, hidden: int) -> N
 
 
 def test_special_values(machine: Machine) -> None:
-    """As in plain arithmetic: an infinity gives NaN at its place and zeros beside it, a NaN or zeros and eps 0 all NaN."""
+    """As in plain arithmetic: infinity gives NaN in its place and zeros beside it; NaN, or zeros with eps 0, all NaN."""
     x = torch.ones((4, 64), dtype=torch.bfloat16, device=machine.device)
     x[0, 5], x[1, 7], x[2] = math.inf, math.nan, 0.0
     y, _ = norm(machine, x, eps=0.0)
@@ -256,6 +256,13 @@ def test_special_values(machine: Machine) -> None:
     small = torch.full((1, 4096), 6e-5, dtype=torch.float16, device=machine.device)
     for value in (small, small * 5e6):
         assert torch.equal(norm(machine, value, eps=1e-12)[0], torch.ones_like(value))
+
+
+@pytest.mark.parametrize("rows", [97, 193, 1000])
+def test_a_grid_of_two_dimensions(machine: Machine, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """As for more rows than the first dimension reaches."""
+    monkeypatch.setattr(tuning, "MAX_GRID_X", 3)
+    check(machine, random(machine, rows, 64, dtype=torch.float16), None, None, 0.0, True)
 
 
 def test_row_stride_past_four_gigabytes() -> None:
