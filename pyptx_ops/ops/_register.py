@@ -87,22 +87,22 @@ def register_inplace(
     name = op._opname
 
     def autograd(keyset: Any, *args: Any) -> None:
-        if _grad_enabled() and _any_requires_grad(*args):
+        if (_grad_enabled() and _any_requires_grad(*args)) or (forward_ad._current_level >= 0 and _any_tangent(args)):
             raise RuntimeError(
                 f"{name}: works in place and has no derivative, but an argument requires grad; use "
                 f"{name.rstrip('_')}, or call it under torch.no_grad()"
             )
         if keyset.raw_repr() in _PLAIN:
-            torch.autograd.graph.increment_version(args[:mutated])
             run(*args)
+            torch.autograd.graph.increment_version(args[:mutated])
             return
         with _below_autograd():
             op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
     def bump_versions(keyset: Any, *args: Any) -> None:
-        torch.autograd.graph.increment_version(args[:mutated])
         with torch._C._AutoDispatchBelowADInplaceOrView():
             op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args)
+        torch.autograd.graph.increment_version(args[:mutated])
 
     LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
     LIBRARY.impl(name, bump_versions, "ADInplaceOrView", with_keyset=True)
@@ -115,6 +115,11 @@ def _define(schema: str, tags: tuple[Any, ...], run: Callable[..., Any], fake: C
         LIBRARY.impl(name, run, backend)
     torch.library.register_fake(f"pyptx::{name}", fake, lib=LIBRARY)
     return getattr(torch.ops.pyptx, name).default
+
+
+def _any_tangent(args: tuple[Any, ...]) -> bool:
+    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def _positional_defaults(run: Callable[..., Any]) -> tuple[Any, ...]:

@@ -194,7 +194,12 @@ def test_in_place_refuses_what_it_cannot_do(device):
     residual = x.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="requires grad"):
         pyptx_ops.fused_add_rms_norm_(x, residual, weight)
-    kept = x.clone()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="no derivative"):
+        pyptx_ops.fused_add_rms_norm_(torch.autograd.forward_ad.make_dual(x, x.clone()), x.clone(), weight)
+    kept, version = x.clone(), x._version
+    with pytest.raises(ValueError, match="weight has shape"):
+        pyptx_ops.fused_add_rms_norm_(x, x.clone(), weight[1:])
+    assert x._version == version
     with torch.no_grad():
         pyptx_ops.fused_add_rms_norm_(x, residual, weight)
     assert not torch.equal(x, kept)
