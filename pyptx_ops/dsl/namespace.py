@@ -301,10 +301,10 @@ class Overloads:
 
     def new_form(self, values: dict[str, Any], given: frozenset[str], arity: int) -> Form:
         """The form of the first row that takes these modifiers, this many operands and the optional ones `given`."""
-        reason = ""
-        for row in self.rows:
-            if len(_parameters(row, optional=False)) != arity:
-                continue
+        rows = [row for row in self.rows if len(_parameters(row, optional=False)) == arity]
+        self._check_choices(rows, values)
+        closest, reason = -1, ""
+        for row in rows:
             known = {s.name for s in row.slots}
             try:
                 for name, value in values.items():
@@ -315,9 +315,17 @@ class Overloads:
                         raise FormError(_taken_elsewhere(name, values))
                 return row.form(values, given)
             except FormError as error:
-                if not reason or values.get("type") in next((s.choices for s in row.slots if s.name == "type"), ()):
-                    reason = str(error)
+                fit = sum(1 + (slot.name == "type") for slot in row.slots if values[slot.name] in slot.choices)
+                if fit > closest:
+                    closest, reason = fit, str(error)
         raise TraceError(f"{self.path}: {reason}")
+
+    def _check_choices(self, rows: Sequence[Row], values: dict[str, Any]) -> None:
+        """Refuse a value that no row takes for its modifier, whatever the others are."""
+        for name, value in values.items():
+            choices = dict.fromkeys(c for row in rows for slot in row.slots if slot.name == name for c in slot.choices)
+            if choices and isinstance(value, str) and value not in choices:
+                raise TraceError(f"{self.path}: {name} takes {' or '.join(map(repr, choices))}, got {value!r}")
 
     def wrong_call(self, args: tuple[Any, ...], unknown: dict[str, Any]) -> TraceError:
         """The error for a wrong number of operands or an unknown keyword."""
