@@ -213,6 +213,12 @@ class Pred(Reg):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        def __and__(self, other: Pred) -> Pred: ...  # type: ignore[override]
+        def __or__(self, other: Pred) -> Pred: ...  # type: ignore[override]
+        def __xor__(self, other: Pred) -> Pred: ...  # type: ignore[override]
+
     def __invert__(self) -> NotPred:  # type: ignore[override]
         return NotPred(self)
 
