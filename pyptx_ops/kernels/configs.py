@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["GemmConfig", "RmsNormConfig", "SwigluConfig"]
+__all__ = ["WARP", "GemmConfig", "RmsNormConfig", "SwigluConfig"]
 
 Layout = Literal["k", "mn"]
+
+WARP = 32
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class RmsNormConfig:
     @property
     def block(self) -> int:
         """Threads of a block."""
-        return max(self.threads, 256)
+        return self.threads if self.threads > WARP else 256
 
     @property
     def blocks_per_sm(self) -> int:

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dsl import Kernel, Pred, Reg, Var, ptx, special
-from .configs import RmsNormConfig
+from .configs import WARP, RmsNormConfig
 from .vector import ELEMENT_BYTES, Access, butterfly_sum, declare_strides, divide, zeros
 
 __all__ = ["build"]
 
-WARP = 32
 CHAINS = 4  # independent sums of a thread: a shorter chain of dependent additions, and a smaller error
 
 WEIGHT_NONE, WEIGHT_SAME, WEIGHT_F32 = 0, 1, 2
@@ -144,25 +143,22 @@ class Chunks:
 
     def load(self) -> None:
         """All loads first, so that they are in flight together."""
-        row = self.row
-        self.words = [self._load(row.x, i) for i in range(len(self.valid))]
-        self.sums: list[list[Reg]] | None = None
-        if row.residual is not None:
-            added = [self._load(row.residual, i) for i in range(len(self.valid))]
-            self.added = added
+        self.words = self._load(self.row.x)
+        self.added = self._load(self.row.residual) if self.row.residual is not None else []
+        self.sums: list[list[Reg]] = []
 
-    def _load(self, address: Reg, i: int) -> tuple[Reg, ...]:
-        return self.access.load(address, self.offsets[i], pred=self.valid[i])
+    def _load(self, address: Reg) -> list[list[Reg]]:
+        return [self.access.load(address, offset, pred) for offset, pred in zip(self.offsets, self.valid)]
 
     def add_residual(self) -> None:
         """v = x + residual, unrounded."""
-        if self.config.residual:
-            unpack = self.access.unpack
-            self.sums = [[a + b for a, b in zip(unpack(x), unpack(r))] for x, r in zip(self.words, self.added)]
+        unpack = self.access.unpack
+        for x, residual in zip(self.words, self.added):
+            self.sums.append([a + b for a, b in zip(unpack(x), unpack(residual))])
 
     def values(self, i: int) -> list[Reg]:
         """v of chunk i in fp32."""
-        return self.access.unpack(self.words[i]) if self.sums is None else self.sums[i]
+        return self.sums[i] if self.sums else self.access.unpack(self.words[i])
 
     def square_into(self, chains: list[Var]) -> None:
         for i in range(len(self.valid)):
@@ -174,7 +170,7 @@ class Chunks:
         """residual_out = round(v)."""
         if self.row.residual_out is not None:
             for i, pred in enumerate(self.valid):
-                self.access.store(self.row.residual_out, self.offsets[i], self.access.pack(self.values(i)), pred=pred)
+                self.access.store(self.row.residual_out, self.offsets[i], self.access.pack(self.values(i)), pred)
 
     def load_weights(self, first: int) -> list[Weights]:
         """Start loading the weights of the group of chunks that starts at `first`."""
@@ -204,7 +200,7 @@ class Chunks:
             set_all(words, access.pack([value * factor for value, factor in zip(unit, factors)]))
         with k.else_():
             set_all(words, access.pack(normal))
-        access.store(self.row.y, self.offsets[i], words, pred=self.valid[i])
+        access.store(self.row.y, self.offsets[i], words, self.valid[i])
 
 
 def set_all(variables: list[Var], values: list[Reg]) -> None:

@@ -77,12 +77,12 @@ class Chunk:
         args = self.args
         gate = args.gate.address(row, column)
         if args.up is not None:
-            self.gate = self.access.load(gate, pred=used)
-            self.up = self.access.load(args.up.address(row, column), pred=used)
+            self.gate = self.access.load(gate, 0, used)
+            self.up = self.access.load(args.up.address(row, column), 0, used)
         else:
             nbytes = self.access.nbytes
-            self.gate = self.access.load(gate, pred=used)
-            self.up = self.access.load(gate, nbytes, pred=used)
+            self.gate = self.access.load(gate, 0, used)
+            self.up = self.access.load(gate, nbytes, used)
 
     def store(self) -> None:
         gate, up = self.access.unpack(self.gate), self.access.unpack(self.up)
@@ -90,7 +90,7 @@ class Chunk:
             both = gate + up
             gate, up = both[::2], both[1::2]
         words = self.access.pack([silu(g) * u for g, u in zip(gate, up)])
-        self.access.store(self.out, 0, words, pred=self.inside)
+        self.access.store(self.out, 0, words, self.inside)
 
 
 def silu(gate: Reg) -> Reg:

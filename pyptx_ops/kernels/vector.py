@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..dsl import Kernel, Pred, Reg, ptx
 from ..dsl.macros import FULL_MASK
@@ -35,40 +36,30 @@ class Access:
     def words(self) -> int:
         return max(self.width // 2, 1)
 
-    def load(self, address: Reg, offset: int = 0, *, pred: Pred | None = None) -> tuple[Reg, ...]:
+    def load(self, address: Reg, offset: int, pred: Pred) -> list[Reg]:
         """The words at `address + offset`, past L1: each is read once. Zero where `pred` does not hold."""
-        words = zeros(self.words) if pred is not None else None
-        return self._load(address, offset, words, pred, l1="L1::no_allocate")
+        words = zeros(self.words)
+        self._load(address, offset, words, pred, l1="L1::no_allocate")
+        return words
 
     def load_kept(self, address: Reg, offset: int, out: Sequence[Reg], pred: Pred) -> None:
         """The words at `address + offset` into `out`, kept in L1: every row reads them and nothing writes them."""
         self._load(address, offset, out, pred, nc=True)
 
-    def _load(
-        self,
-        address: Reg,
-        offset: int,
-        out: Sequence[Reg] | None,
-        pred: Pred | None,
-        *,
-        nc: bool = False,
-        l1: str | None = None,
-    ) -> tuple[Reg, ...]:
+    def _load(self, address: Reg, offset: int, out: Sequence[Reg], pred: Pred, **hints: Any) -> None:
         where = address.at(offset)
-        if self.words > 1:
-            return tuple(
-                ptx.ld(where, space="global", nc=nc, l1=l1, vec=f"v{self.words}", type="b32", out=out, pred=pred)
-            )
-        kind = "b16" if self.width == 1 else "b32"
-        word = ptx.mov(0, type="b32") if out is None else out[0]
-        return (ptx.ld(where, space="global", nc=nc, l1=l1, type=kind, out=word, pred=pred),)
-
-    def store(self, address: Reg, offset: int, words: Sequence[Reg], *, pred: Pred | None = None) -> None:
-        where = address.at(offset)
-        if self.words > 1:
-            ptx.st(where, words, space="global", vec=f"v{self.words}", type="b32", pred=pred)
+        if self.width == 1:
+            ptx.ld(where, space="global", type="b16", out=out[0], pred=pred, **hints)
         else:
-            ptx.st(where, words[0], space="global", type="b16" if self.width == 1 else "b32", pred=pred)
+            ptx.ld(where, space="global", vec=f"v{self.words}", type="b32", out=out, pred=pred, **hints)
+
+    def store(self, address: Reg, offset: int, words: Sequence[Reg], pred: Pred) -> None:
+        """The words to `address + offset` where `pred` holds."""
+        where = address.at(offset)
+        if self.width == 1:
+            ptx.st(where, words[0], space="global", type="b16", pred=pred)
+        else:
+            ptx.st(where, words, space="global", vec=f"v{self.words}", type="b32", pred=pred)
 
     def unpack(self, words: Sequence[Reg]) -> list[Reg]:
         """The elements in fp32."""

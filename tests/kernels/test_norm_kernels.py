@@ -246,7 +246,7 @@ def test_a_row_does_not_depend_on_the_others(machine: Machine, hidden: int) -> N
 
 
 def test_special_values(machine: Machine) -> None:
-    """As in plain arithmetic: infinity gives NaN in its place and zeros beside it; NaN, or zeros with eps 0, all NaN."""
+    """As in plain arithmetic: infinity gives NaN in its place and zeros beside it; NaN, or zeros with eps 0, NaN."""
     x = torch.ones((4, 64), dtype=torch.bfloat16, device=machine.device)
     x[0, 5], x[1, 7], x[2] = math.inf, math.nan, 0.0
     y, _ = norm(machine, x, eps=0.0)

@@ -1,7 +1,7 @@
 """Which RMSNorm config a problem gets: a pure function of its width and alignment, never of the number of rows.
 
 So a row's sum is ordered in one way, whatever batch the row is in. Few rows need many threads each to be quick, many
-rows need enough loads in flight per SM: rows of 2048 and more get both from a block each, shorter rows share a block.
+rows need enough loads in flight per SM: rows past 1024 get both from a block each, shorter ones share a block.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MAX_GRID_X = 2**31 - 1
 SHAPES = {
     # (width, residual): (threads, vectors, cluster, wide), from short rows to long ones. A sum with a residual stays in
     # fp32, so it takes twice the registers.
-    (8, False): ((8, 2), (32, 4), (256, 2), (512, 2), (512, 4), (256, 8, 4, True)),
-    (8, True): ((8, 2), (32, 4), (256, 2), (512, 2), (512, 4), (512, 4, 4, True)),
+    (8, False): ((8, 2), (32, 4), (128, 2), (256, 2), (512, 2), (512, 4), (256, 8, 4, True)),
+    (8, True): ((8, 2), (32, 4), (128, 2), (256, 2), (512, 2), (512, 4), (512, 4, 4, True)),
     (1, False): ((32, 8), (256, 16, 1, True)),
     (1, True): ((32, 8), (256, 16, 1, True)),
 }
