@@ -1,8 +1,9 @@
 """gemm and grouped_gemm: operands as tensor maps can take them, a plan per kind of call, and the launch.
 
-A tensor map takes a matrix whose one dimension is contiguous, whose pitch is a multiple of 16 bytes and whose address is
-too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows, grouped rows that are contiguous
-along M) is copied first, into rows along K that are padded to 16 bytes: one more pass over it, never a wrong answer.
+A tensor map takes a matrix whose one dimension is contiguous, whose pitch is a multiple of 16 bytes and whose address
+is too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows, grouped rows that are
+contiguous along M) is copied first, into rows along K that are padded to 16 bytes: one more pass over it, never a wrong
+answer.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def _run(out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, offs: Tensor | 
     plan = plan_of(a, b, groups)
     tokens = _padded_copy(_rows(a)) if plan.copy_tokens else a
     weights = _padded_copy(b.transpose(-1, -2)) if plan.copy_weights else b
-    bias_address, extra = 0, ()
+    bias_address = 0
+    extra: tuple[int, ...] = ()
     if bias is not None:
         bias = bias.contiguous()
         bias_address = bias.data_ptr()

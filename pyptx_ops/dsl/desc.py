@@ -17,7 +17,8 @@ ADDRESS_MASK = 0x3FFFF  # the encoding keeps 18 address bits; in a cluster the o
 class MatrixDescriptor:
     """The constant part of a descriptor, and how far its start moves per K step of one instruction.
 
-    leading, stride: byte offsets (LBO and SBO).  swizzle: bytes.  k_step: bytes from one instruction's K slice to the next.
+    leading, stride: byte offsets (LBO and SBO).  swizzle: bytes.
+    k_step: bytes from one instruction's K slice to the next.
     """
 
     leading: int

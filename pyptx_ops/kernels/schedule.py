@@ -46,7 +46,9 @@ def band_order(index: Reg, token_tiles: Reg, weight_tiles: Reg) -> tuple[Reg, Re
 class StaticSchedule:
     """One problem whose sizes the host knows: tiles are dealt round robin to `workers` (CTAs or clusters)."""
 
-    def __init__(self, k: Kernel, *, worker: Reg, workers: Reg, m: Reg, n: Reg, k_blocks: Reg, tokens: int, weights: int):
+    def __init__(
+        self, k: Kernel, *, worker: Reg, workers: Reg, m: Reg, n: Reg, k_blocks: Reg, tokens: int, weights: int
+    ):
         self.k = k
         self.m = m
         self.k_blocks = k_blocks

@@ -40,7 +40,9 @@ class TestSelector:
         config = tuning.select(problem, sms)
         assert config in CONFIGS
         assert config.dtype == problem.dtype
-        token_major, weight_major = (config.y_major, config.x_major) if config.swap else (config.x_major, config.y_major)
+        token_major, weight_major = (
+            (config.y_major, config.x_major) if config.swap else (config.x_major, config.y_major)
+        )
         assert (token_major, weight_major) == (problem.token_major, problem.weight_major)
         assert config.grouped == (problem.groups > 0)
         blocks = tuning.grid(problem, config, sms)

@@ -1,7 +1,7 @@
 """GEMM and grouped GEMM on wgmma: out[m, n] = Σ_k tokens[m, k] · weights[n, k] (+ bias[n]), fp32 accumulation.
 
-One producer warp loads tiles of both operands by TMA into a ring of shared-memory stages; consumer warpgroups of 64 rows
-each multiply them; the grid is persistent.
+One producer warp loads tiles of both operands by TMA into a ring of shared-memory stages; consumer warpgroups of 64
+rows each multiply them; the grid is persistent.
 
     warp 0 of the last warpgroup          ring of stages                 consumer warpgroup c (64 rows of X each)
     for tile, for k block:                ┌──────────────┐               for tile, for k block:
@@ -11,20 +11,21 @@ each multiply them; the grid is persistent.
                                                                          epilogue: registers ► shared ► 16-byte stores
 
 X feeds the rows of wgmma and Y its columns. Ordinarily X holds the tokens. With `swap` X holds the weights, so that few
-tokens fill the N side, which goes in steps of 8, and the tile is written transposed. With `split_k` the CTAs of a cluster
-take parts of K; their fp32 parts are added through distributed shared memory in a fixed order, so results repeat.
+tokens fill the N side, which goes in steps of 8, and the tile is written transposed. With `split_k` the CTAs of a
+cluster take parts of K; their fp32 parts are added through distributed shared memory in a fixed order, so results
+repeat.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...dsl import Kernel, Reg, RegArray, SharedPlan, SharedRef, TensorMapSpec, ptx, special
+from ...dsl import Kernel, Reg, RegArray, SharedRef, TensorMapSpec, ptx, special
 from ...dsl.desc import MatrixDescriptor, k_major_128b, mn_major_128b
 from ...dsl.macros import ceil_div, elect_one, zero
 from ..configs import GemmConfig
 from ..ring import Barriers, Ring
-from ..schedule import GroupedSchedule, StaticSchedule, Tile
+from ..schedule import GroupedSchedule, StaticSchedule
 from .gemm_epilogue import Epilogue, SplitEpilogue
 
 __all__ = ["build"]
@@ -188,7 +189,9 @@ def schedule(k: Kernel, config: GemmConfig, args: Arguments) -> GroupedSchedule 
     k_blocks = ceil_div(args.k, config.tile_k)
     common = {"worker": worker, "workers": workers, "m": args.m, "n": args.n, "k_blocks": k_blocks}
     if args.offs is not None and args.groups is not None:
-        return GroupedSchedule(k, offs=args.offs, groups=args.groups, tokens=config.tokens, weights=config.weights, **common)
+        return GroupedSchedule(
+            k, offs=args.offs, groups=args.groups, tokens=config.tokens, weights=config.weights, **common
+        )
     return StaticSchedule(k, tokens=config.tokens, weights=config.weights, **common)
 
 

@@ -1,9 +1,9 @@
-"""From wgmma accumulators to rows of the output: bias, rounding, and stores of 16 bytes where the row pitch allows them.
+"""From wgmma accumulators to rows of the output: bias, rounding, and stores of 16 bytes where the row pitch allows.
 
 Accumulator register i of a thread holds (row, column) of its warp's 16 rows (ISA: wgmma D fragment):
     row = lane / 4 + 8 · ((i / 2) mod 2),   column = 8 · (i / 4) + 2 · (lane mod 4) + i mod 2
-Rounded pairs go through shared memory by stmatrix, so that lanes then hold 8 neighbouring elements of an output row. The
-16-byte chunks of a 128-byte staging row are XORed with the row's low bits: no bank conflicts either way.
+Rounded pairs go through shared memory by stmatrix, so that lanes then hold 8 neighbouring elements of an output row.
+The 16-byte chunks of a 128-byte staging row are XORed with the row's low bits: no bank conflicts either way.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Epilogue:
         staging = self.staging.reg() + self.warpgroup * self.group_bytes
         if self.config.swap:
             thread_in_group = thread & 127
-            self._stage_addresses(staging, (self.lane & 7) + ((self.lane >> 4) << 3), self.warp * 2 + ((self.lane >> 3) & 1))
+            row, chunk = (self.lane & 7) + ((self.lane >> 4) << 3), self.warp * 2 + ((self.lane >> 3) & 1)
+            self._stage_addresses(staging, row, chunk)
             self._read_addresses(staging, thread_in_group >> 3, thread_in_group & 7)
         else:
             staging = staging + self.warp * (16 * STAGING_ROW)
@@ -159,8 +160,8 @@ class Epilogue:
             ptx.bar.warp.sync(FULL_MASK)
             column = tile.weight + 64 * block + self.read_chunk * CHUNK
             for step in range(4):
-                words = self._read(4 * step)
-                self.output.store_chunk(k, first_row + 4 * step, tile.token_end, column, words)
+                chunk = self._read(4 * step)
+                self.output.store_chunk(k, first_row + 4 * step, tile.token_end, column, chunk)
             ptx.bar.warp.sync(FULL_MASK)
 
     def _write_swapped(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
@@ -173,9 +174,9 @@ class Epilogue:
         ptx.bar.sync(CONSUMER_BARRIER, threads=consumers)
         column = tile.weight + self.warpgroup * 64 + self.read_chunk * CHUNK
         for step in range(self.config.tile_n // 16):
-            words = self._read(16 * step)
+            chunk = self._read(16 * step)
             row = tile.token + self.read_row + 16 * step
-            self.output.store_chunk(k, row, tile.token_end, column, words)
+            self.output.store_chunk(k, row, tile.token_end, column, chunk)
         ptx.bar.sync(CONSUMER_BARRIER, threads=consumers)
 
     def _stage(self, words: list[Reg], row: Reg, chunk: int, *, trans: bool) -> None:
@@ -216,8 +217,8 @@ class SplitEpilogue:
     """The CTAs of a cluster hold fp32 parts of one swapped tile; each adds and writes its share of the tokens.
 
     Every CTA sends the parts of each share to the CTA that owns it, and each warp then arrives on the owners' `ready`
-    barriers. An owner adds the parts in rank order. If another tile follows, its warps arrive on all `free` barriers, for
-    which the senders wait before they write again; after the last tile nobody touches another CTA's memory.
+    barriers. An owner adds the parts in rank order. If another tile follows, its warps arrive on all `free` barriers,
+    for which the senders wait before they write again; after the last tile nobody touches another CTA's memory.
     """
 
     def __init__(self, config: GemmConfig, smem: SharedPlan):
@@ -261,6 +262,7 @@ class SplitEpilogue:
         wait_parity(self.ready.reg(), self.phase, cluster=True)
         self._add_and_store(k, tile)
         ptx.bar.warp.sync(FULL_MASK)
+        assert tile.another is not None  # a static schedule knows
         again = self.tells & tile.another
         ptx.mbarrier.arrive(self.peer_free, sem="release", scope="cluster", space="shared::cluster", pred=again)
         self.phase ^= 1
@@ -302,7 +304,8 @@ class SplitEpilogue:
             for i, total in enumerate(sums):
                 ptx.add(total, self.output.bias_at(address, i, left > i), rnd="rn", out=total)
         with k.if_(self.args.out_f32 != 0):
-            with k.if_(row < tile.token_end):
+            inside = row < tile.token_end
+            with k.if_(inside):
                 address = self.output.address(row, column, 4)
                 for i, total in enumerate(sums):
                     ptx.st(address.at(4 * i), total, space="global", pred=left > i)

@@ -68,8 +68,8 @@ def configs() -> tuple[GemmConfig, ...]:
 def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bool) -> Iterator[GemmConfig]:
     """The configs for one kind of operands.
 
-    Tokens that are contiguous along M fit neither a swapped tile, which may be narrower than a swizzled row, nor groups,
-    which start anywhere: a tensor copy must start at a multiple of 16 bytes along the contiguous dimension.
+    Tokens that are contiguous along M fit neither a swapped tile, which may be narrower than a swizzled row, nor
+    groups, which start anywhere: a tensor copy must start at a multiple of 16 bytes along the contiguous dimension.
     """
     for swap, tile_n, split, blocks, stages in SHAPES:
         if (grouped and split > 1) or ((swap or grouped) and token_major == "mn"):
