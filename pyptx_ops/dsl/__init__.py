@@ -1,5 +1,7 @@
 """A Python DSL for PTX: one call, one instruction.
 
+A kernel is what is called inside its `with` block:
+
     with Kernel("double", block=(128, 1, 1)) as k:
         data = k.param("data", "pointer")
         index = ptx.mov(special("tid.x"), type="u32")

@@ -34,7 +34,8 @@ class MatrixDescriptor:
     def at(self, address: Reg) -> Reg:
         """The descriptor (u64) of a tile that starts at a shared-memory address: four instructions."""
         start = (address & ADDRESS_MASK) >> 4
-        return ptx.or_(ptx.cvt(start, type="u64", src="u32"), self.constant, type="b64").as_type("u64")
+        wide: Reg = ptx.cvt(start, type="u64", src="u32")
+        return wide | self.constant
 
     def advance(self, descriptor: Reg, step: int) -> Reg:
         """The descriptor of the `step`-th K slice: one `add`, none for the first."""

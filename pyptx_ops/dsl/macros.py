@@ -28,7 +28,8 @@ def wait_parity(barrier: Reg, parity: Reg | int, *, cluster: bool = False) -> No
 
 def elect_one() -> Pred:
     """True in one lane of a converged warp."""
-    return ptx.elect.sync(FULL_MASK)
+    elected: Pred = ptx.elect.sync(FULL_MASK)
+    return elected
 
 
 def ceil_div(value: Reg, divisor: int) -> Reg:
@@ -49,7 +50,8 @@ def warp_inclusive_sum(value: Reg, lane: Reg) -> Reg:
 def first_lane(pred: Pred) -> Reg:
     """The lowest lane in which a predicate holds: vote, brev, clz."""
     ballot = ptx.vote.ballot(pred, FULL_MASK)
-    return ptx.clz(ptx.brev(ballot, type="b32"), type="b32").as_type("u32")
+    zeros: Reg = ptx.clz(ptx.brev(ballot, type="b32"), type="b32")
+    return zeros.as_type("u32")
 
 
 def zero(registers: Sequence[Reg]) -> None:
