@@ -90,6 +90,7 @@ def test_architecture() -> None:
 
 def test_readme() -> None:
     """Its Python runs, given what it leaves to the reader."""
+    pytest.importorskip("transformers")
     page = ROOT / "README.md"
     scope = {
         "x": torch.randn(6, 16), "w": torch.randn(3, 16, 4), "offs": torch.tensor([2, 2, 6], dtype=torch.int32),
