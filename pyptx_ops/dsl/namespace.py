@@ -22,7 +22,7 @@ from .smem import SharedRef
 from .trace import Kernel, current_kernel
 from .types import TYPES
 
-__all__ = ["Namespace", "Overloads", "overloads", "ptx"]
+__all__ = ["Namespace", "Overloads", "overloads", "ptx", "python_name"]
 
 SINK = Register("_")
 REGISTERS = frozenset([Reg, Var, Pred])
@@ -198,21 +198,22 @@ def _destinations(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tup
 
 
 def _append(form: Form, args: tuple[Any, ...], out: Any, pred: Any) -> Any:
-    """Append one instruction of this form to the current kernel; the destination registers, if any, come back."""
+    """Append one instruction of this form to the current kernel; the destination registers, if any, come back.
+
+    Inputs are converted first, so that a refused call declares no register.
+    """
     kernel = current_kernel()
-    if form not in kernel.forms:
+    new = form not in kernel.forms
+    if new:
         kernel.require(form)
     operands: list[Any] = []
-    result = out
+    result = None
+    destination = None
     position = 0
     for operand in form.operands:
         if operand.output:
-            if out is None and operand.fresh is not None:
-                result = kernel.fresh(operand.fresh)
-                operands.append(result.operand)
-            else:
-                text, result = _destination(kernel, form, operand, out)
-                operands.append(text)
+            destination, place = operand, len(operands)
+            operands.append(None)
             continue
         value = args[position]
         position += 1
@@ -225,6 +226,14 @@ def _append(form: Form, args: tuple[Any, ...], out: Any, pred: Any) -> Any:
             convert = _vector if operand.count else _CONVERT[operand.kind]
             operands.append(convert(kernel, form, operand, value))
     guard = None if pred is None else _guard(kernel, form, pred)
+    if destination is not None:
+        if out is None and destination.fresh is not None:
+            result = kernel.fresh(destination.fresh)
+            operands[place] = result.operand
+        else:
+            operands[place], result = _destination(kernel, form, destination, out)
+    if new:
+        kernel.note(form)
     kernel.append(Instruction(form.opcode, tuple(operands), guard, user_location(3)))
     return result
 
@@ -267,7 +276,7 @@ class Overloads:
         for row in self.rows:
             names = _parameters(row, optional=False)
             typed = tuple(
-                names.index(_python_name(s.name)) for s in row.specs
+                names.index(python_name(s.name)) for s in row.specs
                 if s.role != "out" and not s.optional and s.type.lstrip("$") == "type"
             )  # fmt: skip
             self.positional.setdefault(len(names), names)
@@ -281,7 +290,7 @@ class Overloads:
         for i in self.typed[len(args)]:
             value = args[i]
             if type(value) in REGISTERS:
-                name = value.type.name
+                name: str = value.type.name
                 return self.inferred_from.get(name) or self._slot_type(name)
         for value in (*[args[i] for i in self.typed[len(args)]], out):
             if isinstance(value, (list, tuple)):
@@ -291,9 +300,10 @@ class Overloads:
         raise TraceError(f"{self.path}: no operand tells the type; give type= one of {', '.join(self.types)}")
 
     def _slot_type(self, register: str) -> str:
-        """What `type` is for a register of this type: the same, else bits, unsigned or float of its width."""
-        bits = TYPES[register].bits
-        for name in (register, f"b{bits}", f"u{bits}", f"f{bits}"):
+        """What `type` is for a register of this type: the same, else bits of its width, else (of integers) unsigned."""
+        held = TYPES[register]
+        unsigned = (f"u{held.bits}",) if held.cls in ("int", "bits") else ()
+        for name in (register, f"b{held.bits}", *unsigned):
             if name in self.types:
                 self.inferred_from[register] = name
                 return name
@@ -339,9 +349,9 @@ class Overloads:
 
     def source(self) -> str:
         """The Python source of the function."""
-        name = _python_name(self.path.split(".")[-1])
+        name = python_name(self.path.split(".")[-1])
         parameters = [f"{n}=None" for n in self.optional]
-        parameters += [f"{_python_name(n)}={default!r}" for n, default in self.defaults.items()]
+        parameters += [f"{python_name(n)}={default!r}" for n, default in self.defaults.items()]
         parameters += [*(["out=None"] if self.has_out else []), "pred=None", "**_unknown"]
         lines = [f"def {name}(*_args, {', '.join(parameters)}):"]
         arities = [*self.positional]
@@ -349,9 +359,9 @@ class Overloads:
         lines += [f"    if _unknown or {wrong}:", "        raise _row.wrong_call(_args, _unknown)"]
         if self.inferred:
             lines += ["    if type is None:", f"        type = _row.infer({'_args, out' if self.has_out else '_args'})"]
-        key = "".join(f"{_python_name(n)}, " for n in self.defaults) + "".join(f"{n} is None, " for n in self.optional)
+        key = "".join(f"{python_name(n)}, " for n in self.defaults) + "".join(f"{n} is None, " for n in self.optional)
         key += "len(_args), " if len(arities) > 1 else ""
-        values = ", ".join(f"{n!r}: {_python_name(n)}" for n in self.defaults)
+        values = ", ".join(f"{n!r}: {python_name(n)}" for n in self.defaults)
         given = ", ".join(f"({n!r}, {n})" for n in self.optional)
         lines += [
             f"    _form = _forms.get(({key}))",
@@ -371,7 +381,7 @@ class Overloads:
             kinds(n, kinds.POSITIONAL_ONLY, default=kinds.empty if i < fewest else None)
             for i, n in enumerate(self.positional[most])
         ]
-        keywords = {**dict.fromkeys(self.optional), **{_python_name(n): d for n, d in self.defaults.items()}}
+        keywords = {**dict.fromkeys(self.optional), **{python_name(n): d for n, d in self.defaults.items()}}
         keywords |= {"out": None, "pred": None} if self.has_out else {"pred": None}
         return inspect.Signature(parameters + [kinds(n, kinds.KEYWORD_ONLY, default=d) for n, d in keywords.items()])
 
@@ -381,7 +391,7 @@ class Overloads:
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         scope: dict[str, Any] = {"_row": self, "_forms": self.forms, "_append": _append}
         exec(compile(source, filename, "exec"), scope)
-        function: Callable[..., Any] = scope[_python_name(self.path.split(".")[-1])]
+        function: Callable[..., Any] = scope[python_name(self.path.split(".")[-1])]
         function.__qualname__ = f"ptx.{self.path}"
         function.__module__ = __name__
         function.__doc__ = "\n".join(f"{r.spelling} {r.operands}\n{r.doc}".strip() for r in self.rows)
@@ -394,9 +404,9 @@ def _parameters(row: Row, *, optional: bool) -> tuple[str, ...]:
     names = []
     for spec in row.specs:
         if spec.role != "out" and spec.optional == optional:
-            names.append(_python_name(spec.name))
+            names.append(python_name(spec.name))
             if spec.kind == "tensor" and spec.second:
-                names.append(_python_name(spec.second[0]))
+                names.append(python_name(spec.second[0]))
     return tuple(names)
 
 
@@ -406,7 +416,7 @@ def _taken_elsewhere(name: str, values: dict[str, Any]) -> str:
     return f"takes no {name}" + (f" with {others}" if others else "")
 
 
-def _python_name(name: str) -> str:
+def python_name(name: str) -> str:
     name = name.replace("::", "_").replace(".", "_")
     return name + "_" if keyword.iskeyword(name) else name
 
@@ -422,7 +432,7 @@ def overloads() -> tuple[Overloads, ...]:
 def _build() -> Namespace:
     root = Namespace("ptx")
     for group in overloads():
-        *parents, leaf = [_python_name(p) for p in group.path.split(".")]
+        *parents, leaf = [python_name(p) for p in group.path.split(".")]
         node: Any = root
         for parent in parents:
             if parent not in vars(node):

@@ -28,12 +28,12 @@ from .ir import (
 from .printer import print_module
 from .reg import Global, NotPred, Pred, Reg, RegArray, SpecialRegister, Var, emit
 from .smem import SharedPlan
-from .types import PARAM_KINDS, TYPES, Param, TensorMapSpec, Type
+from .types import PARAM_KINDS, SPECIAL_REGISTERS, TYPES, Param, TensorMapSpec, Type
 
 if TYPE_CHECKING:
     from .isa.row import Form, Requirement
 
-__all__ = ["Kernel", "current_kernel", "special"]
+__all__ = ["Kernel", "current_kernel", "has_target", "special"]
 
 MAX_DYNAMIC_SMEM = {"sm_90": 232448, "sm_90a": 232448, "sm_100": 232448, "sm_100a": 232448}
 LOWEST_VERSION = {"sm_80": (7, 0), "sm_90": (7, 8), "sm_90a": (8, 0), "sm_100": (8, 6), "sm_100a": (8, 6)}
@@ -54,11 +54,9 @@ def current_kernel() -> Kernel:
 
 def special(name: str) -> SpecialRegister:
     """A special register by its PTX name without the %, such as "tid.x", "ctaid.y", "laneid" or "clock64"."""
-    return SpecialRegister(Register("%" + name), _special_type(name), None)
-
-
-def _special_type(name: str) -> Type:
-    return TYPES["u64" if name in ("clock64", "globaltimer", "gridid") or name.endswith("_64") else "u32"]
+    if name not in SPECIAL_REGISTERS:
+        raise TraceError(f"no special register {name!r}; known: {', '.join(SPECIAL_REGISTERS)}")
+    return SpecialRegister(Register("%" + name), TYPES[SPECIAL_REGISTERS[name]], None)
 
 
 class Kernel:
@@ -126,8 +124,7 @@ class Kernel:
         if error is None and self._open:
             what, where = self._open[-1]
             raise TraceError(
-                f"{what} opened here was left with Python's break, return or an exception; "
-                "leave it with k.break_(pred)",
+                f"{what} opened here was left with Python's break or return; leave it with k.break_(pred)",
                 where,
             )
 
@@ -135,11 +132,14 @@ class Kernel:
         self._statements.append(statement)
 
     def require(self, form: Form) -> None:
-        """Check that the target has a form that is new to this kernel, and note the PTX version that it needs."""
+        """Check that the target has a form."""
         need = form.requirement
-        if not _has(self.target, need.target):
+        if not has_target(self.target, need.target):
             raise TraceError(f"{form.opcode} needs {_target_text(need)}, and this kernel's target is {self.target}")
-        self._version = max(self._version, need.version)
+
+    def note(self, form: Form) -> None:
+        """A form that is new to this kernel: the module's PTX version is what its forms need."""
+        self._version = max(self._version, form.requirement.version)
         self.forms.add(form)
 
     def fresh(self, type: Type) -> Reg:
@@ -413,7 +413,7 @@ def _type(name: str) -> Type:
     return TYPES[name]
 
 
-def _has(target: str, needed: str) -> bool:
+def has_target(target: str, needed: str) -> bool:
     """Whether `target` has what `needed` names: a base such as sm_90, an exact sm_90a, or "a" for any a target."""
     if needed == "a":
         return target.endswith("a")

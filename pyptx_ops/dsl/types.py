@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Param", "TensorMapSpec", "Type", "TYPES", "PARAM_KINDS", "TENSOR_MAP_DTYPES"]
+__all__ = ["PARAM_KINDS", "Param", "SPECIAL_REGISTERS", "TENSOR_MAP_DTYPES", "TYPES", "TensorMapSpec", "Type"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,25 @@ def _types() -> dict[str, Type]:
 
 
 TYPES = _types()
+
+
+def _special_registers() -> dict[str, str]:
+    """Name without the % -> type."""
+    words = (
+        "laneid warpid nwarpid smid nsmid cluster_ctarank cluster_nctarank clock clock_hi globaltimer_lo globaltimer_hi"
+    )
+    words += " lanemask_eq lanemask_le lanemask_lt lanemask_ge lanemask_gt"
+    words += " total_smem_size dynamic_smem_size aggr_smem_size reserved_smem_offset_begin reserved_smem_offset_end"
+    words += " reserved_smem_offset_cap"
+    table = dict.fromkeys(words.split(), "u32")
+    for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid"):
+        table |= {f"{name}.{axis}": "u32" for axis in "xyz"}
+    table |= {f"pm{i}": "u32" for i in range(8)} | {f"pm{i}_64": "u64" for i in range(8)}
+    table |= {f"envreg{i}": "b32" for i in range(32)}
+    return table | {"clock64": "u64", "globaltimer": "u64", "gridid": "u64", "is_explicit_cluster": "pred"}
+
+
+SPECIAL_REGISTERS = _special_registers()
 
 PARAM_KINDS = ("pointer", "u32", "i32", "u64", "i64", "f32", "f64", "tensor_map")
 

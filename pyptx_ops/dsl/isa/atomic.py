@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .row import Row, Value
-from .rules import Verdict, fits, forbid, only, together
+from .rules import Verdict, fits, forbid, only, system_b128, together
 
 __all__ = ["ROWS"]
 
@@ -17,6 +17,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "add": ("u32", "s32", "u64", "f32", "f64"), "inc": ("u32",), "dec": ("u32",),
     "min": ("u32", "s32", "u64", "s64"), "max": ("u32", "s32", "u64", "s64"),
 }  # fmt: skip
+RED_OPS = "and|or|xor|add|inc|dec|min|max"
 TYPES = "b32|b64|u32|s32|u64|s64|f32|f64"
 HALVES = "f16@7.0|bf16@7.8@sm_90|f16x2|bf16x2@7.8@sm_90"
 POLICY = only("policy", space=("global", None))
@@ -50,32 +51,29 @@ def _st_async(values: Mapping[str, Value]) -> Verdict:
     return f"v4 of {values['type']} is wider than 128 bits" if wide else None
 
 
-def _both(name: str, order: str, result: str) -> tuple[Row, ...]:
-    """The forms that atom and red share."""
-    rules = (together("sem", "scope"), POLICY)
-    ops = "exch@6.0|" if name == "atom" else ""
-    types = TYPES + ("|b128@8.3@sm_90" if name == "atom" else "")
+def _both(name: str, order: str, types: str, ops: str) -> tuple[Row, ...]:
+    """The forms that atom and red share; only atom returns what was there."""
+    order_rules = (together("sem", "scope"), POLICY)
+    scalar, vector = "[addr] b:$type ?policy:b64", "[addr] b:$type*$vec ?policy:b64"
+    if name == "atom":
+        scalar, vector = "=d:$type " + scalar, "=d:$type*$vec " + vector
+    in_global = order + "{.space:global}"
     return (
         Row(
-            name, f"{name}{order}{SPACE}{{.op!:{ops}and|or|xor|add|inc|dec|min|max}}{HINT}{{.type:{types}}}",
-            f"{result}[addr] b:$type ?policy:b64".replace("=d", "=d:$type "), "6.0", "sm_70", rules=(*rules, _fits),
+            name, f"{name}{order}{SPACE}{{.op!:{ops}}}{HINT}{{.type:{types}}}", scalar, "6.0", "sm_70",
+            rules=(*order_rules, _fits, system_b128),
         ),
         Row(
-            name, f"{name}{order}{SPACE}{{.op!:add}}{{.noftz!}}{HINT}{{.type:{HALVES}}}",
-            f"{result}[addr] b:$type ?policy:b64".replace("=d", "=d:$type "), "6.2", "sm_70", rules=rules,
-            meaning=name + ".half",
+            name, f"{name}{order}{SPACE}{{.op!:add}}{{.noftz!}}{HINT}{{.type:{HALVES}}}", scalar, "6.2", "sm_70",
+            rules=order_rules, meaning=name + ".half",
         ),
         Row(
-            name, f"{name}{order}{{.space:global}}{{.op!:add}}{HINT}{{.vec!:v2|v4}}{{.type!:f32}}",
-            f"{result}[addr] b:$type*$vec ?policy:b64".replace("=d", "=d:$type*$vec "), "8.1", "sm_90", rules=rules,
-            meaning=name + ".vector",
+            name, f"{name}{in_global}{{.op!:add}}{HINT}{{.vec!:v2|v4}}{{.type!:f32}}", vector, "8.1", "sm_90",
+            rules=order_rules, meaning=name + ".vector",
         ),
         Row(
-            name,
-            f"{name}{order}{{.space:global}}{{.op!:add|min|max}}{{.noftz!}}{HINT}{{.vec!:v2|v4|v8}}{{.type!:@half"
-            f"|@half2}}",
-            f"{result}[addr] b:$type*$vec ?policy:b64".replace("=d", "=d:$type*$vec "), "8.1", "sm_90",
-            rules=(*rules, _vector), meaning=name + ".vector",
+            name, f"{name}{in_global}{{.op!:add|min|max}}{{.noftz!}}{HINT}{{.vec!:v2|v4|v8}}{{.type!:@half|@half2}}",
+            vector, "8.1", "sm_90", rules=(*order_rules, _vector), meaning=name + ".vector",
         ),
     )  # fmt: skip
 
@@ -117,12 +115,12 @@ def _half2_red(values: Mapping[str, Value]) -> Verdict:
 ACC = only("acc::f32", type=("f16", "bf16", "f16x2", "bf16x2"), op=("add",))
 
 ROWS = (
-    *_both("atom", ORDER, "=d"),
+    *_both("atom", ORDER, TYPES + "|b128@8.3@sm_90", "exch|" + RED_OPS),
     Row(
         "atom.cas", f"atom{ORDER}{SPACE}.cas{{.type!:b16@6.3|b32|b64|b128@8.3@sm_90}}",
-        "=d:$type [addr] compare:$type value:$type", "6.0", "sm_70", rules=(together("sem", "scope"),),
+        "=d:$type [addr] compare:$type value:$type", "6.0", "sm_70", rules=(together("sem", "scope"), system_b128),
     ),
-    *_both("red", "{.sem:relaxed|release}{.scope:@scope}", ""),
+    *_both("red", "{.sem:relaxed|release}{.scope:@scope}", TYPES, RED_OPS),
     Row(
         "red.async",
         "red.async.relaxed.cluster{.space:shared::cluster=shared::cluster}.mbarrier::complete_tx::bytes{.op!:add"

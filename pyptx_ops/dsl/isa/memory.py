@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .row import Row
-from .rules import forbid, narrow_vectors, only, wide_vectors
+from .rules import forbid, narrow_vectors, only, system_b128, wide_vectors
 
 __all__ = ["ROWS"]
 
@@ -32,13 +32,16 @@ ROWS = (
     Row(
         "ld",
         f"ld{{.sem!:relaxed|acquire}}{{.scope!:@scope}}{{.space:{SHARED}}}{L1}{L2}{HINT}{SIZE}{VEC}{{.type!:@data}}",
-        LOADED, "6.0", "sm_70", rules=(*ONE_LEVEL[1:], *IN_GLOBAL, wide_vectors),
+        LOADED, "6.0", "sm_70", rules=(*ONE_LEVEL[1:], *IN_GLOBAL, wide_vectors, system_b128),
     ),
     Row(
         "ld", f"ld{{.volatile!}}{{.space:{SHARED}}}{SIZE}{{.vec:@vec}}{{.type!:@data}}", "=d~$type*$vec [addr]",
         rules=(only("l2", space=("global", None)), wide_vectors),
     ),
-    Row("ld", "ld{.mmio!}.relaxed.sys{.space:global}{.type!:@data}", "=d~$type [addr]", "8.2", "sm_70"),
+    Row(
+        "ld", "ld{.mmio!}.relaxed.sys{.space:global}{.type!:@data}", "=d~$type [addr]", "8.2", "sm_70",
+        rules=(system_b128,),
+    ),
     Row("ldu", "ldu{.space:global}{.vec:@vec}{.type!:@data}", "=d~$type*$vec [addr]", rules=(narrow_vectors,)),
     Row(
         "st", f"st{{.weak}}{{.space:{SHARED}|local}}{{.cache:wb|cg|cs|wt}}{L1}{L2}{HINT}{VEC}{{.type:@data}}", STORED,
@@ -46,13 +49,16 @@ ROWS = (
     ),
     Row(
         "st", f"st{{.sem!:relaxed|release}}{{.scope!:@scope}}{{.space:{SHARED}}}{L1}{L2}{HINT}{VEC}{{.type:@data}}",
-        STORED, "6.0", "sm_70", rules=(ONE_LEVEL[1], *IN_GLOBAL, wide_vectors),
+        STORED, "6.0", "sm_70", rules=(ONE_LEVEL[1], *IN_GLOBAL, wide_vectors, system_b128),
     ),
     Row(
         "st", f"st{{.volatile!}}{{.space:{SHARED}}}{{.vec:@vec}}{{.type:@data}}", "[addr] value~$type*$vec",
         rules=(wide_vectors,),
     ),
-    Row("st", "st{.mmio!}.relaxed.sys{.space:global}{.type:@data}", "[addr] value~$type", "8.2", "sm_70"),
+    Row(
+        "st", "st{.mmio!}.relaxed.sys{.space:global}{.type:@data}", "[addr] value~$type", "8.2", "sm_70",
+        rules=(system_b128,),
+    ),
     Row("prefetch", "prefetch{.space:global|local}{.level!:L1|L2}", "[addr]", "2.0"),
     Row("prefetch", "prefetch{.space!:global}{.level!:L2::evict_last|L2::evict_normal}", "[addr]", "7.4", "sm_80"),
     Row("prefetchu", "prefetchu.L1", "[addr]", "2.0"),

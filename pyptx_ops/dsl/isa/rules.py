@@ -7,7 +7,7 @@ from typing import Union
 
 from .row import DERIVED, Requirement, Rule, Value
 
-__all__ = ["compare", "fits", "forbid", "narrow_vectors", "only", "together", "wide_vectors"]
+__all__ = ["compare", "fits", "forbid", "narrow_vectors", "only", "system_b128", "together", "wide_vectors"]
 
 Verdict = Union[str, Requirement, None]
 
@@ -64,6 +64,12 @@ def fits(values: Mapping[str, Value], types: tuple[str, ...]) -> Verdict:
     """Whether the operation takes the type."""
     kind = values["type"]
     return None if kind in types else f"{values['op']} takes the types {', '.join(types)}, got {kind}"
+
+
+def system_b128(values: Mapping[str, Value]) -> Verdict:
+    """128 bits at system scope came later."""
+    late = values["type"] == "b128" and (values.get("scope") == "sys" or values.get("mmio"))
+    return Requirement((8, 4)) if late else None
 
 
 def wide_vectors(values: Mapping[str, Value]) -> Verdict:
