@@ -120,7 +120,7 @@ class _Checker:
         if not forms:
             return "the instruction table has no such form"
         scope = _Scope(registers, names)
-        reason, best = "", -1
+        reason, best = "", -2
         try:
             if instruction.guard is not None:
                 scope.scalar(_GUARD, instruction.guard)
@@ -207,6 +207,8 @@ class _Scope:
         elif isinstance(got, ir.Immediate):
             if wanted.output:
                 raise _Mismatch(f"{wanted.name} is written, got the literal {got.text}")
+            if wanted.type.cls in ("int", "float") and (wanted.type.cls == "int") != (_integer(got.text) is not None):
+                raise _Mismatch(f"{wanted.name} is {wanted.type!r}, got the literal {got.text}")
             self._bounded(wanted, got)
         elif not (isinstance(got, ir.Symbol) and got.name in self.names):
             raise _Mismatch(f"{wanted.name} takes a {wanted.type!r} register or literal, got {got!r}")

@@ -306,7 +306,7 @@ class Overloads:
         for name in (register, f"b{held.bits}", *unsigned):
             if name in self.types:
                 self.inferred_from[register] = name
-                return name
+                return str(name)
         raise TraceError(f"{self.path}: no form for {register}; type= takes {', '.join(self.types)}")
 
     def new_form(self, values: dict[str, Any], given: frozenset[str], arity: int) -> Form:
