@@ -185,7 +185,7 @@ def trials() -> Iterator[Trial]:
 
 
 def ran(every: Sequence[Trial], recorder: Recorder, deadline: float) -> list[str]:
-    """Runs trials until the deadline (of `time.monotonic`); what went wrong."""
+    """Runs trials until the deadline (of `time.monotonic`), each with plans of its own; what went wrong."""
     failures: list[str] = []
     for number, trial in enumerate(every):
         if time.monotonic() > deadline:
@@ -194,14 +194,14 @@ def ran(every: Sequence[Trial], recorder: Recorder, deadline: float) -> list[str
                 f"no time left for {len(every) - number} of {len(every)} trials, {trial.kernel} and after",
             ]
         torch.manual_seed(number)
-        kept = set(recorder.names)
-        recorder.names.clear()
-        excess = trial.run()
-        if trial.kernel not in recorder.names:
-            failures.append(f"{trial.kernel} ({trial.what}): did not run, but {', '.join(recorder.names) or 'none'}")
+        print(f"{trial.kernel}: {trial.what}", file=sys.stderr, flush=True)
+        own = Recorder(recorder)
+        with use_launcher(own):
+            excess = trial.run()
+        if trial.kernel not in own.names:
+            failures.append(f"{trial.kernel} ({trial.what}): did not run, but {', '.join(own.names) or 'none'}")
         if not excess <= 1:
             failures.append(f"{trial.kernel} ({trial.what}): {excess:.3g} times its error bound")
-        recorder.names |= kept
     return failures
 
 
@@ -214,8 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     began = time.monotonic()
     recorder = Recorder(default_launcher())
-    with use_launcher(recorder):
-        failures = ran([t for t in trials() if given.only in t.kernel], recorder, began + given.budget)
+    failures = ran([t for t in trials() if given.only in t.kernel], recorder, began + given.budget)
     wanted = {record.name for record in recorder.manifest(ARCH).kernels if given.only in record.name}
     missed = sorted(wanted - recorder.names)
     failures += [f"{name}: no trial ran it" for name in missed]
