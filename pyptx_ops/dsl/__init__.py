@@ -13,7 +13,7 @@ A kernel is what is called inside its `with` block:
 from __future__ import annotations
 
 from .errors import TraceError
-from .namespace import ptx
+from .instructions import ptx
 from .reg import Global, NotPred, Pred, Reg, RegArray, Var
 from .smem import SharedPlan, SharedRef
 from .trace import Kernel, special

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .namespace import ptx
+from .instructions import ptx
 from .reg import Reg
 
 __all__ = ["MatrixDescriptor", "k_major_128b", "mn_major_128b"]

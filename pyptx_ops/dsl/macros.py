@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from .namespace import ptx
+from .instructions import ptx
 from .reg import Pred, Reg
 from .trace import current_kernel
 
@@ -21,7 +22,7 @@ def wait_parity(barrier: Reg, parity: Reg | int, *, cluster: bool = False) -> No
     k = current_kernel()
     again = k.label("WAIT")
     k.place(again)
-    order = {"sem": "acquire", "scope": "cluster"} if cluster else {}
+    order: dict[str, Any] = {"sem": "acquire", "scope": "cluster"} if cluster else {}
     done = ptx.mbarrier.try_wait.parity(barrier, parity, **order)
     k.branch(again, ~done)
 

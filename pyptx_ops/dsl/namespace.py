@@ -10,19 +10,19 @@ import keyword
 import linecache
 import struct
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from .errors import TraceError, user_location
 from .ir import Address, Immediate, Instruction, Pair, Register, Symbol, TensorCoordinates, Vector
 from .isa import ROWS
 from .isa.row import Form, FormError, Operand, Row
-from .reg import Global, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var, emit
+from .reg import Global, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var
 from .smem import SharedRef
 from .trace import Kernel, current_kernel
 from .types import TYPES
 
-__all__ = ["Namespace", "Overloads", "overloads", "ptx", "python_name"]
+__all__ = ["Namespace", "Overloads", "build_namespace", "overloads", "python_name"]
 
 SINK = Register("_")
 REGISTERS = frozenset([Reg, Var, Pred])
@@ -429,7 +429,8 @@ def overloads() -> tuple[Overloads, ...]:
     return tuple(Overloads(path, rows) for path, rows in sorted(groups.items(), key=lambda g: g[0].count(".")))
 
 
-def _build() -> Namespace:
+def build_namespace() -> Namespace:
+    """One function per Python name, as deep as its dots."""
     root = Namespace("ptx")
     for group in overloads():
         *parents, leaf = [python_name(p) for p in group.path.split(".")]
@@ -440,13 +441,3 @@ def _build() -> Namespace:
             node = vars(node)[parent]
         setattr(node, leaf, group.compile())
     return root
-
-
-ptx: Any = _build()
-
-vars(emit).update(
-    add=ptx.add, sub=ptx.sub, mul=ptx.mul.lo, div=ptx.div, rem=ptx.rem, neg=ptx.neg, and_=ptx.and_, or_=ptx.or_,
-    xor=ptx.xor, not_=ptx.not_, shl=ptx.shl, shr=ptx.shr, setp=ptx.setp, mov=ptx.mov, ld=ptx.ld, cvta=ptx.cvta,
-    cvta_to=ptx.cvta.to, bra=ptx.bra, fadd=partial(ptx.add, rnd="rn"), fsub=partial(ptx.sub, rnd="rn"),
-    fmul=partial(ptx.mul, rnd="rn"),
-)  # fmt: skip

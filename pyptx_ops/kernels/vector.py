@@ -74,7 +74,7 @@ class Access:
 
     def pack(self, values: Sequence[Reg]) -> list[Reg]:
         """fp32 rounded to nearest even, as words."""
-        padded = [*values, 0.0] if len(values) % 2 else list(values)
+        padded: list[Reg | float] = [*values, 0.0] if len(values) % 2 else list(values)
         return [
             ptx.cvt.pack(high, low, type=f"{self.dtype}x2", rnd="rn") for low, high in zip(padded[::2], padded[1::2])
         ]

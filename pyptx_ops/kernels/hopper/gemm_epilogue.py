@@ -285,7 +285,7 @@ class SplitEpilogue:
             part = parts + (token * self.row + chunk * CHUNK) * 4
             sums = k.regs("f32", CHUNK)
             for rank in range(self.config.split_k):
-                values = []
+                values: list[Reg] = []
                 for half in (0, 4):
                     offset = 4 * (rank * self.share * self.row + half)
                     values += ptx.ld(part.at(offset), space="shared::cta", vec="v4", type="f32")
