@@ -124,7 +124,8 @@ class Kernel:
         if error is None and self._open:
             what, where = self._open[-1]
             raise TraceError(
-                f"{what} opened here was left with Python's break or return; leave it with k.break_(pred)",
+                f"{what} opened here was left with Python's break, return or an exception; "
+                "leave it with k.break_(pred)",
                 where,
             )
 
