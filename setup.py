@@ -14,6 +14,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+SIMULATOR = ("arithmetic", "copies", "execute", "memory", "module", "scheduler", "sync", "wgmma")
 BUILD_KERNELS = """
 import sys, types
 package = types.ModuleType("pyptx_ops")
@@ -38,7 +39,7 @@ class BuildExtension(build_ext):
 
     def build_extensions(self) -> None:
         for extension in self.extensions:
-            extension.extra_compile_args = ["-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"]
+            extension.extra_compile_args += ["-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"]
         super().build_extensions()
 
 
@@ -52,7 +53,16 @@ setup(
             libraries=["dl"],
             language="c++",
             py_limited_api=True,
-        )
+        ),
+        Extension(
+            "pyptx_ops._sim",
+            sources=[f"pyptx_ops/csrc/sim/{name}.cpp" for name in SIMULATOR],
+            depends=[f"pyptx_ops/csrc/sim/{name}.h" for name in ("machine", "numbers", "program")],
+            define_macros=[("Py_LIMITED_API", "0x030A0000")],
+            extra_compile_args=["-ffp-contract=off"],
+            language="c++",
+            py_limited_api=True,
+        ),
     ],
     cmdclass={"build_py": BuildKernels, "build_ext": BuildExtension},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

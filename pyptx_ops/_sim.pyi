@@ -1,0 +1,23 @@
+OPERATIONS: tuple[str, ...]
+WORDS: tuple[str, ...]
+TYPES: tuple[str, ...]
+
+def compile(words: bytes, names: str, /) -> object:
+    """A program of the words that `dsl.sim.loader` encodes, and the names of its registers, a line each."""
+
+def run(
+    program: object,
+    grid: tuple[int, int, int],
+    params: bytes,
+    maps: bytes,
+    segments: bytes,
+    policy: int,
+    seed: int,
+    limit: int,
+    /,
+) -> tuple[int, tuple[str, str, int, str, list[tuple[int, str]]] | None]:
+    """Runs a grid: (warp instructions executed, problem). A problem: kind, message, PTX line, where, (line, text) of others.
+
+    maps, segments: int64 words: of each tensor map its offset in the parameters, address, rank, element bytes, swizzle,
+    NaN fill, sizes, strides, box; of each accessible stretch of memory its address and size.
+    """

@@ -1,0 +1,305 @@
+// The machine: global memory, clusters of CTAs with their shared memory and barriers, warps, asynchronous copies.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <random>
+
+#include "program.h"
+
+namespace sim {
+
+constexpr u32 SHARED_BASE = 1024;         // of a CTA's window; what lies below is the system's
+constexpr u32 WINDOW = 1u << 24;          // shared::cluster addresses are rank << 24 | offset
+constexpr u64 PARAM_SPACE = 0x7F00ull << 48, SHARED_SPACE = 0x7E00ull << 48;  // generic addresses
+
+enum class Policy : int { lazy, eager, reverse, random };
+
+struct Segment {
+  u64 base, size;
+};
+
+struct TensorMap {
+  u64 address = 0;
+  int rank = 0, element = 2, swizzle = 0;
+  bool nan = false;
+  u64 dims[5] = {}, strides[5] = {};
+  u32 box[5] = {};
+  u64 bytes() const {
+    u64 total = static_cast<u64>(element);
+    for (int d = 0; d < rank; ++d) total *= box[d];
+    return total;
+  }
+};
+
+// What a byte of shared memory holds.
+enum class Byte : u8 { unset, set, in_flight, barrier };
+
+struct MBarrier {
+  u32 expected = 0, pending = 0;
+  s64 tx = 0;
+  u64 phase = 0;
+  int line = 0;
+};
+
+struct NamedBarrier {
+  u32 arrived = 0, expected = 0;
+  u64 generation = 0;
+};
+
+enum class Wait : u8 { none, mbarrier, named, cluster, warp, warp_barrier, registers, bulk };
+
+// Lanes of a warp that stand at one instruction together.
+struct Group {
+  int pc = 0;
+  u32 mask = ALL;
+  Wait wait = Wait::none;
+  u32 address = 0, parity = 0, wanted = 0;  // of what it waits for
+  u64 generation = 0;
+};
+
+struct Wgmma {
+  const Ins* ins;
+  u64 a, b;
+  bool accumulate;
+  std::vector<u32> a_registers;  // 4 per lane, where A does not come from shared memory
+};
+
+struct WgmmaGroup {
+  size_t left = 0;           // wgmmas that were not carried out yet
+  std::vector<int> owned;    // registers, each as often as a wgmma of the group writes it
+};
+
+struct Cta;
+
+struct Warp {
+  Cta* cta = nullptr;
+  int index = 0;
+  std::vector<Group> groups;
+  std::vector<u8> file;
+  std::vector<u32> valid;  // per register: the lanes that were written
+  std::vector<u32> touched;  // per register: the clock of the last ordinary write
+  std::vector<u16> busy;     // per register: how many wgmma groups in flight own it
+  u32 clock = 0, fenced = 0;
+  std::deque<Wgmma> queue;            // wgmmas that were not carried out yet
+  std::deque<WgmmaGroup> wgmma_groups{1};  // the committed ones, and the open one last
+  u64 wgmmas = 0;
+  u32 registers = 0;                  // per thread, after setmaxnreg
+  bool cluster_arrived[LANES] = {};
+  u64 cluster_phase[LANES] = {};
+  u64 bulk_open[LANES] = {};          // the number of the bulk group that is open
+  u32 alive = ALL;
+};
+
+struct Cluster;
+
+struct Cta {
+  Cluster* cluster = nullptr;
+  u32 rank = 0, id[3] = {};
+  std::vector<u8> data, state;
+  std::map<u32, MBarrier> barriers;  // by offset
+  NamedBarrier named[16];
+  std::vector<Warp> warps;
+  u32 register_pool = 0;
+  std::vector<std::array<u64, 3>> wgmma_log[8];  // per warpgroup: what its warps issued, in order
+  u32 alive() const {
+    u32 lanes = 0;
+    for (const Warp& w : warps) lanes += static_cast<u32>(__builtin_popcount(w.alive));
+    return lanes;
+  }
+};
+
+struct Cluster {
+  std::vector<Cta> ctas;
+  u32 arrived = 0;
+  u64 phase = 0;
+};
+
+// A copy that goes on by itself.
+struct Copy {
+  enum Kind { tensor_load, tensor_store, bulk_load, bulk_store } kind;
+  const Ins* ins;
+  Cta* cta;           // whose shared memory it reads or writes
+  u32 shared;         // offset there
+  u64 global = 0, bytes = 0;
+  const TensorMap* map = nullptr;
+  s32 at[5] = {};
+  Cta* barrier_cta = nullptr;
+  u32 barrier = 0;
+  Warp* issuer = nullptr;
+  int lane = 0;
+  u64 group = 0;
+  std::vector<u8> snapshot;  // the source, where it was read at issue
+};
+
+struct Settings {
+  Policy policy = Policy::lazy;
+  u64 seed = 0;
+  u64 limit = 0;  // instructions of warps, 0 for none
+};
+
+struct Launch {
+  u32 grid[3] = {1, 1, 1};
+  std::vector<u8> params;
+  std::map<u32, TensorMap> maps;  // by offset in the parameters
+  std::vector<Segment> segments;  // what may be accessed, by address
+};
+
+class Machine {
+ public:
+  Machine(const Program& program, Launch launch, Settings settings);
+  void run();
+  u64 executed = 0;
+
+ private:
+  const Program& program_;
+  Launch launch_;
+  Settings settings_;
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<Cluster>> resident_;
+  std::deque<Copy> copies_;
+  size_t last_segment_ = 0;
+  u32 scratch32_[8][LANES];
+  u64 scratch64_[8][LANES];
+  int next_scratch_ = 0;
+  int lane_ = -1;  // the lane at fault, for reports
+
+  // scheduler.cpp
+  std::unique_ptr<Cluster> start(u32 index);
+  void start_warp(Cta& cta, Warp& warp, int index);
+  bool finished(const Cluster& cluster);
+  bool turn(Warp& warp, u32 quantum);
+  int runnable(Warp& warp);
+  bool ready(Warp& warp, Group& group);
+  void settle(Warp& warp);
+  bool advance_copies(bool stuck);
+  [[noreturn]] void deadlock();
+  [[noreturn]] void locate(Problem problem, const Warp& warp, const Ins& ins);
+  void check_exit(Cluster& cluster);
+
+  // execute.cpp
+  void execute(Warp& warp, Group& group);
+  bool control(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void branch(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  bool together(Warp& warp, Group& group, u32 wanted, const char* what);
+  void leave(Warp& warp, Group& group, u32 mask);
+  void shuffle(Warp& warp, const Ins& ins, u32 mask);
+  void vote(Warp& warp, const Ins& ins, u32 mask);
+  void redux(Warp& warp, const Ins& ins, u32 mask);
+
+  // arithmetic.cpp
+  bool arithmetic(Warp& warp, const Ins& ins, u32 mask);
+  template <class T> bool integer(Warp& warp, const Ins& ins, u32 mask);
+  bool floating(Warp& warp, const Ins& ins, u32 mask);
+  bool bits(Warp& warp, const Ins& ins, u32 mask);
+  void compare(Warp& warp, const Ins& ins, u32 mask);
+  void convert(Warp& warp, const Ins& ins, u32 mask);
+
+  // memory.cpp
+  bool memory(Warp& warp, const Ins& ins, u32 mask);
+  void load_store(Warp& warp, const Ins& ins, u32 mask);
+  void atomic(Warp& warp, const Ins& ins, u32 mask);
+  void matrix(Warp& warp, const Ins& ins, u32 mask);
+  u8* global(u64 address, u64 bytes, const char* what);
+  u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
+  u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
+  Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+
+  // sync.cpp
+  bool synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  bool named_barrier(Warp& warp, Group& group, const Ins& ins);
+  bool cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  bool registers(Warp& warp, Group& group, const Ins& ins);
+  void mbarrier(Warp& warp, const Ins& ins, u32 mask);
+  bool wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  MBarrier& barrier_at(Cta& cta, u32 offset);
+  void arrive(MBarrier& barrier, u32 count);
+  void complete(MBarrier& barrier);
+  std::string describe(const MBarrier& barrier) const;
+
+  // copies.cpp
+  bool asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void issue(Copy copy);
+  void finish(size_t index);
+  void carry_out(Copy& copy);
+  void load_tile(Copy& copy);
+  void store_tile(Copy& copy);
+  void read_source(Copy& copy);
+  void claim(Cta& cta, u32 offset, u64 bytes);
+  bool bulk_done(const Warp& warp, const Group& group) const;
+
+  // wgmma.cpp
+  bool matrix_multiply(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void issue_wgmma(Warp& warp, const Ins& ins, u32 mask);
+  void carry_out_wgmma(Warp& warp);
+  void wait_wgmma(Warp& warp, u32 pending);
+  void fetch(Cta& cta, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand);
+
+  // registers
+  template <class S> const S* read(Warp& warp, const Operand& operand, u32 mask);
+  template <class S> void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
+  u32 read_pred(Warp& warp, const Operand& operand, u32 mask);
+  void write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask);
+  u32 uniform(Warp& warp, const Operand& operand, u32 mask);
+  void unready(const Warp& warp, int slot, bool writing);
+};
+
+template <class S>
+const S* Machine::read(Warp& warp, const Operand& operand, u32 mask) {
+  constexpr bool wide = sizeof(S) == 8;
+  if (operand.kind == Operand::literal) {
+    if constexpr (wide) return operand.lanes64->data();
+    else return operand.lanes32->data();
+  }
+  if (operand.slot < 0) throw Problem("unsupported", "an operand that is no register or literal is read");
+  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
+  const Slot& slot = program_.slots[operand.slot];
+  u8* place = warp.file.data() + slot.offset;
+  if (slot.wide == wide) return reinterpret_cast<const S*>(place);
+  int index = next_scratch_++ & 7;
+  if constexpr (wide) {
+    for (int l = 0; l < LANES; ++l) scratch64_[index][l] = reinterpret_cast<const u32*>(place)[l];
+    return scratch64_[index];
+  } else {
+    for (int l = 0; l < LANES; ++l) scratch32_[index][l] = static_cast<u32>(reinterpret_cast<const u64*>(place)[l]);
+    return scratch32_[index];
+  }
+}
+
+template <class S>
+void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask) {
+  if (operand.kind == Operand::none) return;  // the sink
+  const Slot& slot = program_.slots[operand.slot];
+  if (warp.busy[operand.slot]) unready(warp, operand.slot, true);
+  warp.valid[operand.slot] |= mask;
+  warp.touched[operand.slot] = warp.clock;
+  u8* place = warp.file.data() + slot.offset;
+  auto store = [&](auto* lanes) {
+    using L = std::remove_reference_t<decltype(*lanes)>;
+    if (mask == ALL) {
+      for (int l = 0; l < LANES; ++l) lanes[l] = static_cast<L>(value[l]);
+    } else {
+      for (int l = 0; l < LANES; ++l)
+        if (mask >> l & 1) lanes[l] = static_cast<L>(value[l]);
+    }
+  };
+  if (slot.wide) store(reinterpret_cast<u64*>(place));
+  else store(reinterpret_cast<u32*>(place));
+}
+
+inline u32 Machine::read_pred(Warp& warp, const Operand& operand, u32 mask) {
+  if (operand.kind == Operand::literal) return operand.value ? ALL : 0;
+  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
+  u32 value = *reinterpret_cast<u32*>(warp.file.data() + program_.slots[operand.slot].offset);
+  return operand.negated ? ~value : value;
+}
+
+inline void Machine::write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask) {
+  if (operand.kind == Operand::none) return;
+  u32& place = *reinterpret_cast<u32*>(warp.file.data() + program_.slots[operand.slot].offset);
+  place = (place & ~mask) | (value & mask);
+  warp.valid[operand.slot] |= mask;
+}
+
+}  // namespace sim

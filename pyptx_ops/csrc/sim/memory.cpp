@@ -1,0 +1,238 @@
+// Loads, stores, atomics, and the matrix moves between shared memory and registers.
+#include <cstring>
+
+#include "machine.h"
+#include "numbers.h"
+
+namespace sim {
+namespace {
+
+std::string hex(u64 value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
+
+u8* Machine::global(u64 address, u64 bytes, const char* what) {
+  const auto& segments = launch_.segments;
+  auto inside = [&](const Segment& s) { return address >= s.base && address + bytes <= s.base + s.size; };
+  if (last_segment_ < segments.size() && inside(segments[last_segment_])) return reinterpret_cast<u8*>(address);
+  std::string nearest;
+  u64 distance = ~0ull;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (inside(segments[i])) {
+      last_segment_ = i;
+      return reinterpret_cast<u8*>(address);
+    }
+    u64 end = segments[i].base + segments[i].size;
+    u64 away = address < segments[i].base ? segments[i].base - address : address - end + bytes;
+    if (away < distance) {
+      distance = away;
+      nearest = address < segments[i].base ? std::to_string(away) + " bytes before" : std::to_string(address + bytes - end) + " bytes past the end of";
+      nearest += " a tensor of " + std::to_string(segments[i].size) + " bytes";
+    }
+  }
+  throw Problem("out of bounds", std::string(what) + " of " + std::to_string(bytes) + " bytes at " + hex(address) +
+                (nearest.empty() ? ", and there is no tensor" : ": " + nearest));
+}
+
+Cta& Machine::cta_of(Warp& warp, u32 address, bool own, u32* offset) {
+  u32 rank = address / WINDOW;
+  *offset = address % WINDOW;
+  Cluster& cluster = *warp.cta->cluster;
+  if (rank >= cluster.ctas.size()) throw Problem("out of bounds", "shared address " + hex(address) + " belongs to no CTA of the cluster");
+  if (own && rank != warp.cta->rank)
+    throw Problem("out of bounds", "shared::cta address " + hex(address) + " belongs to CTA " + std::to_string(rank) + " of the cluster");
+  Cta& cta = cluster.ctas[rank];
+  if (&cta != warp.cta && cta.alive() == 0) throw Problem("exited CTA", "shared memory of CTA " + std::to_string(rank) + " is accessed after that CTA has exited");
+  return cta;
+}
+
+u8* Machine::shared(Cta& cta, u32 offset, u32 bytes, bool write) {
+  u32 start = offset - SHARED_BASE;
+  if (offset < SHARED_BASE || start + bytes > cta.data.size())
+    throw Problem("out of bounds", "shared memory offset " + std::to_string(static_cast<s64>(offset) - SHARED_BASE) + " (" +
+                  std::to_string(bytes) + " bytes) of " + std::to_string(cta.data.size()) + " bytes");
+  for (u32 i = start; i < start + bytes; ++i) {
+    Byte state = static_cast<Byte>(cta.state[i]);
+    if (state == Byte::set) continue;
+    std::string place = "shared memory offset " + std::to_string(i);
+    if (state == Byte::barrier) throw Problem("barrier misuse", place + " holds an mbarrier and is accessed as data");
+    if (state == Byte::in_flight)
+      throw Problem("copy in flight", place + " is " + (write ? "written" : "read") + " while an asynchronous copy that was not waited for writes it");
+    if (!write) throw Problem("uninitialised shared memory", place + " is read before it was written");
+  }
+  if (write) std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
+  return cta.data.data() + start;
+}
+
+u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write) {
+  if (address % bytes) throw Problem("misaligned", "an access of " + std::to_string(bytes) + " bytes at " + hex(address));
+  Word space = ins.space;
+  if (space == Word::none) {  // generic
+    u64 top = address >> 48 << 48;
+    if (top == SHARED_SPACE) space = Word::shared_cluster;
+    else if (top == PARAM_SPACE) space = Word::param;
+    else space = Word::global;
+    address = space == Word::global ? address : address - top;
+  }
+  if (space == Word::param) {
+    if (address + bytes > launch_.params.size() || write) throw Problem("out of bounds", "parameter space offset " + hex(address));
+    return launch_.params.data() + address;
+  }
+  if (space == Word::global) return global(address, bytes, write ? "a store" : "a load");
+  u32 offset;
+  Cta& cta = cta_of(warp, static_cast<u32>(address), space != Word::shared_cluster, &offset);
+  return shared(cta, offset, bytes, write);
+}
+
+void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
+  bool load = ins.op == Op::ld;
+  const Operand& place = ins.arg(load ? 1 : 0);
+  int data = load ? 0 : 1, count = ins.size(data);
+  u32 size = static_cast<u32>(bytes_of(ins.type)), total = size * static_cast<u32>(count);
+  bool narrow = ins.space != Word::global && ins.space != Word::none && ins.space != Word::param;
+  u64 address[LANES];
+  const u64* base = read<u64>(warp, place, mask);
+  for (int l = 0; l < LANES; ++l) {
+    address[l] = base[l] + static_cast<u64>(place.offset);
+    if (narrow) address[l] = static_cast<u32>(address[l]);
+  }
+  const u64* values[8] = {};
+  u64 loaded[8][LANES];
+  if (!load)
+    for (int e = 0; e < count; ++e) values[e] = read<u64>(warp, ins.arg(1, e), mask);
+  for (int l = 0; l < LANES; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lane_ = l;
+    u8* bytes = locate_byte(warp, ins, address[l], total, !load);
+    for (int e = 0; e < count; ++e) {
+      if (load) {
+        u64 value = 0;
+        std::memcpy(&value, bytes + e * size, size);
+        if (is_signed(ins.type) && size < 8) value = static_cast<u64>(static_cast<s64>(value << (64 - 8 * size)) >> (64 - 8 * size));
+        loaded[e][l] = value;
+      } else {
+        std::memcpy(bytes + e * size, &values[e][l], size);
+      }
+    }
+  }
+  lane_ = -1;
+  if (load)
+    for (int e = 0; e < count; ++e) write<u64>(warp, ins.arg(0, e), loaded[e], mask);
+}
+
+void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
+  bool returns = ins.op == Op::atom;
+  const Operand &place = ins.arg(returns), &operand = ins.arg(returns + 1);
+  u32 size = static_cast<u32>(bytes_of(ins.type));
+  u64 address[LANES], old[LANES];
+  const u64* base = read<u64>(warp, place, mask);
+  bool narrow = ins.space != Word::global && ins.space != Word::none;
+  for (int l = 0; l < LANES; ++l) {
+    address[l] = base[l] + static_cast<u64>(place.offset);
+    if (narrow) address[l] = static_cast<u32>(address[l]);
+  }
+  const u64* values = read<u64>(warp, operand, mask);
+  for (int l = 0; l < LANES; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lane_ = l;
+    u8* bytes = locate_byte(warp, ins, address[l], size, true);
+    u64 was = 0, x = values[l], now = 0;
+    std::memcpy(&was, bytes, size);
+    bool less = !is_signed(ins.type) ? x < was : size == 8 ? static_cast<s64>(x) < static_cast<s64>(was)
+                : static_cast<s32>(x) < static_cast<s32>(was);
+    switch (ins.mode) {
+      case Word::add: now = ins.type == Type::f32 ? f32_bits(f32_of(static_cast<u32>(was)) + f32_of(static_cast<u32>(x))) : was + x; break;
+      case Word::and_: now = was & x; break;
+      case Word::or_: now = was | x; break;
+      case Word::xor_: now = was ^ x; break;
+      case Word::exch: now = x; break;
+      case Word::min: now = less ? x : was; break;
+      case Word::max: now = less ? was : x; break;
+      case Word::inc: now = was >= x ? 0 : was + 1; break;
+      case Word::dec: now = was == 0 || was > x ? x : was - 1; break;
+      default: throw Problem("unsupported", "an atomic operation that the machine does not have");
+    }
+    if (ins.type == Type::f64) throw Problem("unsupported", "atomics of f64");
+    std::memcpy(bytes, &now, size);
+    old[l] = was;
+  }
+  lane_ = -1;
+  if (returns) write<u64>(warp, ins.arg(0), old, mask);
+}
+
+// 8x8 matrices of 16-bit elements: lane 8i + r holds the address of row r of matrix i; register i holds, in lane l, the
+// elements (l/4, 2(l%4)) and the next, or of the transposed matrix.
+void Machine::matrix(Warp& warp, const Ins& ins, u32 mask) {
+  if (mask != ALL) throw Problem("warp divergence", "a matrix move by part of a warp");
+  bool load = ins.op == Op::ldmatrix, trans = ins.flags & TRANS;
+  const Operand& place = ins.arg(load ? 1 : 0);
+  int data = load ? 0 : 1, count = ins.size(data);
+  const u32* address = read<u32>(warp, place, mask);
+  for (int i = 0; i < count; ++i) {
+    u8* rows[8];
+    for (int r = 0; r < 8; ++r) {
+      lane_ = 8 * i + r;
+      rows[r] = locate_byte(warp, ins, static_cast<u32>(address[lane_] + place.offset), 16, !load);
+    }
+    lane_ = -1;
+    u32 out[LANES];
+    const u32* in = load ? nullptr : read<u32>(warp, ins.arg(1, i), mask);
+    for (int l = 0; l < LANES; ++l) {
+      out[l] = 0;
+      for (int half = 0; half < 2; ++half) {
+        int row = l / 4, column = 2 * (l % 4) + half;
+        u8* element = trans ? rows[column] + 2 * row : rows[row] + 2 * column;
+        u16 value = in ? static_cast<u16>(in[l] >> (16 * half)) : 0;
+        if (load) {
+          std::memcpy(&value, element, 2);
+          out[l] |= static_cast<u32>(value) << (16 * half);
+        } else {
+          std::memcpy(element, &value, 2);
+        }
+      }
+    }
+    if (load) write<u32>(warp, ins.arg(0, i), out, mask);
+  }
+}
+
+bool Machine::memory(Warp& warp, const Ins& ins, u32 mask) {
+  switch (ins.op) {
+    case Op::ld: case Op::st: load_store(warp, ins, mask); return true;
+    case Op::atom: case Op::red: atomic(warp, ins, mask); return true;
+    case Op::ldmatrix: case Op::stmatrix: matrix(warp, ins, mask); return true;
+    case Op::prefetch: case Op::prefetch_tensormap: return true;
+    case Op::cvta: case Op::cvta_to: {
+      u64 base = ins.space == Word::param ? PARAM_SPACE : ins.space == Word::global ? 0 : SHARED_SPACE, out[LANES];
+      const u64* a = read<u64>(warp, ins.arg(1), mask);
+      for (int l = 0; l < LANES; ++l) out[l] = ins.op == Op::cvta ? a[l] | base : a[l] & ~base;
+      write<u64>(warp, ins.arg(0), out, mask);
+      return true;
+    }
+    case Op::mapa: {
+      u64 out[LANES];
+      const u64* a = read<u64>(warp, ins.arg(1), mask);
+      const u32* rank = read<u32>(warp, ins.arg(2), mask);
+      for (int l = 0; l < LANES; ++l) {
+        if ((mask >> l & 1) && rank[l] >= program_.cluster)
+          throw Problem("out of bounds", "mapa: CTA " + std::to_string(rank[l]) + " of a cluster of " + std::to_string(program_.cluster));
+        out[l] = (a[l] & ~0xFF000000ull) | static_cast<u64>(rank[l]) << 24;
+      }
+      write<u64>(warp, ins.arg(0), out, mask);
+      return true;
+    }
+    case Op::getctarank: {
+      u64 out[LANES];
+      const u64* a = read<u64>(warp, ins.arg(1), mask);
+      for (int l = 0; l < LANES; ++l) out[l] = a[l] >> 24 & 0xFF;
+      write<u64>(warp, ins.arg(0), out, mask);
+      return true;
+    }
+    default: return false;
+  }
+}
+
+}  // namespace sim

@@ -1,0 +1,223 @@
+// pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
+//
+//   program = compile(words, names)      words: the kernel as the loader encodes it, int64
+//   executed, problem = run(program, grid, params, maps, segments, policy, seed, limit)
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000
+#endif
+#include <Python.h>
+
+#include <cstring>
+
+#include "machine.h"
+
+namespace {
+
+using namespace sim;
+
+const char* const CAPSULE = "pyptx_ops._sim.Program";
+
+// Reads the loader's words one after the other.
+struct Words {
+  const s64* at;
+  const s64* end;
+  s64 next() {
+    if (at == end) throw Problem("program", "the encoded kernel ends too early");
+    return *at++;
+  }
+  int small() { return static_cast<int>(next()); }
+};
+
+Words words_of(const char* bytes, Py_ssize_t size) {
+  const s64* first = reinterpret_cast<const s64*>(bytes);
+  return {first, first + size / static_cast<Py_ssize_t>(sizeof(s64))};
+}
+
+Operand read_operand(Words& words, const Program& program) {
+  Operand operand;
+  operand.kind = static_cast<Operand::Kind>(words.small());
+  operand.slot = words.small();
+  operand.negated = words.next() != 0;
+  operand.value = words.next();
+  operand.offset = words.next();
+  if (operand.kind == Operand::literal) {
+    operand.lanes64 = std::make_shared<std::vector<u64>>(LANES, static_cast<u64>(operand.value));
+    operand.lanes32 = std::make_shared<std::vector<u32>>(LANES, static_cast<u32>(operand.value));
+  } else if (operand.kind == Operand::reg) {
+    if (operand.slot < 0 || operand.slot >= static_cast<int>(program.slots.size())) throw Problem("program", "a register slot is out of range");
+    operand.wide = program.slots[static_cast<size_t>(operand.slot)].wide;
+  }
+  return operand;
+}
+
+Ins read_instruction(Words& words, const Program& program) {
+  Ins ins;
+  ins.op = static_cast<Op>(words.small());
+  ins.type = static_cast<Type>(words.small());
+  ins.src = static_cast<Type>(words.small());
+  ins.rnd = static_cast<Word>(words.small());
+  ins.cmp = static_cast<Word>(words.small());
+  ins.join = static_cast<Word>(words.small());
+  ins.space = static_cast<Word>(words.small());
+  ins.mode = static_cast<Word>(words.small());
+  ins.flags = static_cast<u32>(words.next());
+  ins.n = words.small();
+  ins.line = words.small();
+  ins.guard = words.small();
+  ins.guard_not = words.next() != 0;
+  int args = words.small();
+  for (int a = 0; a < args; ++a) {
+    int count = words.small();
+    ins.first.push_back(static_cast<int>(ins.operands.size()));
+    ins.count.push_back(count);
+    for (int i = 0; i < count; ++i) ins.operands.push_back(read_operand(words, program));
+  }
+  return ins;
+}
+
+std::unique_ptr<Program> read_program(Words words, std::string names) {
+  auto program = std::make_unique<Program>();
+  for (u32& size : program->block) size = static_cast<u32>(words.next());
+  program->cluster = static_cast<u32>(words.next());
+  program->shared_bytes = static_cast<u32>(words.next());
+  program->registers = static_cast<u32>(words.next());
+  int slots = words.small(), presets = words.small(), count = words.small();
+  size_t start = 0;
+  for (int i = 0; i < slots; ++i) {
+    int bits = words.small();
+    size_t end = names.find('\n', start);
+    program->slots.push_back({program->file_bytes, bits == 64, bits == 1, names.substr(start, end - start)});
+    start = end == std::string::npos ? names.size() : end + 1;
+    program->file_bytes += bits == 64 ? 8 * LANES : 4 * LANES;
+  }
+  for (int i = 0; i < presets; ++i) {
+    int slot = words.small(), what = words.small();
+    program->presets.push_back({slot, static_cast<Special>(what), words.next()});
+  }
+  for (int i = 0; i < count; ++i) program->code.push_back(read_instruction(words, *program));
+  return program;
+}
+
+void free_program(PyObject* capsule) { delete static_cast<Program*>(PyCapsule_GetPointer(capsule, CAPSULE)); }
+
+PyObject* compile_program(PyObject*, PyObject* args) {
+  const char *bytes, *names;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "y#s", &bytes, &size, &names)) return nullptr;
+  try {
+    auto program = read_program(words_of(bytes, size), names);
+    PyObject* capsule = PyCapsule_New(program.get(), CAPSULE, free_program);
+    if (capsule) program.release();
+    return capsule;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return nullptr;
+  }
+}
+
+Launch read_launch(Words maps, Words segments, const char* params, Py_ssize_t size) {
+  Launch launch;
+  launch.params.assign(params, params + size);
+  while (maps.at != maps.end) {
+    TensorMap& map = launch.maps[static_cast<u32>(maps.next())];
+    map.address = static_cast<u64>(maps.next());
+    map.rank = maps.small();
+    map.element = maps.small();
+    map.swizzle = maps.small();
+    map.nan = maps.next() != 0;
+    if (map.rank < 1 || map.rank > 5) throw Problem("tensor map", "a tensor map has 1 to 5 dimensions");
+    for (int d = 0; d < map.rank; ++d) map.dims[d] = static_cast<u64>(maps.next());
+    for (int d = 0; d + 1 < map.rank; ++d) map.strides[d] = static_cast<u64>(maps.next());
+    for (int d = 0; d < map.rank; ++d) map.box[d] = static_cast<u32>(maps.next());
+  }
+  while (segments.at != segments.end) {
+    u64 base = static_cast<u64>(segments.next());
+    launch.segments.push_back({base, static_cast<u64>(segments.next())});
+  }
+  return launch;
+}
+
+PyObject* problem_of(const Problem& problem) {
+  PyObject* others = PyList_New(0);
+  if (!others) return nullptr;
+  for (const auto& [line, text] : problem.others) {
+    PyObject* item = Py_BuildValue("(is)", line, text.c_str());
+    if (!item || PyList_Append(others, item)) {
+      Py_XDECREF(item);
+      Py_DECREF(others);
+      return nullptr;
+    }
+    Py_DECREF(item);
+  }
+  return Py_BuildValue("(ssisN)", problem.kind.c_str(), problem.what(), problem.line, problem.where.c_str(), others);
+}
+
+PyObject* run_program(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  const char *params, *maps, *segments;
+  Py_ssize_t params_size, maps_size, segments_size;
+  unsigned grid[3];
+  int policy;
+  unsigned long long seed, limit;
+  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKK", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps, &maps_size, &segments,
+                        &segments_size, &policy, &seed, &limit))
+    return nullptr;
+  const auto* program = static_cast<const Program*>(PyCapsule_GetPointer(capsule, CAPSULE));
+  if (!program) return nullptr;
+  u64 executed = 0;
+  std::unique_ptr<Problem> found;
+  std::string failure;
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    Launch launch = read_launch(words_of(maps, maps_size), words_of(segments, segments_size), params, params_size);
+    std::memcpy(launch.grid, grid, sizeof grid);
+    Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit});
+    try {
+      machine.run();
+    } catch (const Problem& problem) {
+      found = std::make_unique<Problem>(problem);
+    }
+    executed = machine.executed;
+  } catch (const Problem& problem) {
+    found = std::make_unique<Problem>(problem);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  PyEval_RestoreThread(state);
+  if (!failure.empty()) {
+    PyErr_SetString(PyExc_RuntimeError, failure.c_str());
+    return nullptr;
+  }
+  if (found) return Py_BuildValue("(KN)", executed, problem_of(*found));
+  return Py_BuildValue("(KO)", executed, Py_None);
+}
+
+PyMethodDef methods[] = {
+    {"compile", compile_program, METH_VARARGS, "The program of encoded words and the names of its registers."},
+    {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None)."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_sim", "The simulator's core.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+bool add_names(PyObject* module, const char* name, std::initializer_list<const char*> texts) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(texts.size()));
+  Py_ssize_t i = 0;
+  for (const char* text : texts) PyTuple_SetItem(tuple, i++, PyUnicode_FromString(text));
+  return PyModule_AddObject(module, name, tuple) == 0;
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__sim() {
+  PyObject* module = PyModule_Create(&definition);
+  if (!module) return nullptr;
+#define X(name, text) text,
+  bool ok = add_names(module, "OPERATIONS", {SIM_OPERATIONS(X)}) && add_names(module, "WORDS", {SIM_WORDS(X)});
+#undef X
+#define X(name) #name,
+  ok = ok && add_names(module, "TYPES", {SIM_TYPES(X)});
+#undef X
+  return ok ? module : nullptr;
+}

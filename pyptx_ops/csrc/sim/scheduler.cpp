@@ -1,0 +1,290 @@
+// Who goes next: clusters, warps, groups of lanes and copies, in an order that the policy and the seed choose.
+#include "machine.h"
+
+#include <algorithm>
+
+namespace sim {
+namespace {
+
+std::string place_of(const Warp& warp) {
+  const u32* id = warp.cta->id;
+  std::string text = "CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
+  return text + ", warp " + std::to_string(warp.index);
+}
+
+std::string lanes_of(u32 mask) {
+  if (mask == ALL) return "all lanes";
+  std::string text = "lanes";
+  for (int l = 0; l < LANES; ++l)
+    if (mask >> l & 1) text += " " + std::to_string(l);
+  return text;
+}
+
+void check_map(const TensorMap& map) {
+  auto refuse = [](const std::string& why) { throw Problem("tensor map", why); };
+  if (map.address % 16) refuse("the address of a tensor map is no multiple of 16 bytes");
+  if (map.box[0] * static_cast<u32>(map.element) % 16) refuse("the inner box of a tensor map is no multiple of 16 bytes");
+  if (map.swizzle && map.box[0] * static_cast<u32>(map.element) > static_cast<u32>(map.swizzle))
+    refuse("the inner box of a tensor map is wider than its swizzle of " + std::to_string(map.swizzle) + " bytes");
+  for (int d = 0; d < map.rank; ++d) {
+    if (map.box[d] < 1 || map.box[d] > 256) refuse("a box of " + std::to_string(map.box[d]) + " elements; 1 to 256 are taken");
+    if (map.dims[d] < 1) refuse("a tensor map with a dimension of size 0");
+    if (d && map.strides[d - 1] % 16) refuse("a stride of a tensor map is no multiple of 16 bytes");
+  }
+}
+
+}  // namespace
+
+Machine::Machine(const Program& program, Launch launch, Settings settings)
+    : program_(program), launch_(std::move(launch)), settings_(settings), random_(settings.seed * 4 + static_cast<u64>(settings.policy)) {
+  if (launch_.grid[0] % program.cluster) throw Problem("launch", "the grid is no multiple of the cluster");
+  for (const auto& [offset, map] : launch_.maps) check_map(map);
+}
+
+void Machine::start_warp(Cta& cta, Warp& warp, int index) {
+  warp.cta = &cta;
+  warp.index = index;
+  u32 left = program_.threads() - static_cast<u32>(index) * LANES;
+  warp.alive = left >= LANES ? ALL : (1u << left) - 1;
+  warp.groups.resize(1);
+  warp.groups[0].mask = warp.alive;
+  warp.file.assign(program_.file_bytes, 0xCB);
+  warp.valid.assign(program_.slots.size(), 0);
+  warp.touched.assign(program_.slots.size(), 0);
+  warp.busy.assign(program_.slots.size(), 0);
+  warp.registers = program_.registers;
+  const u32* block = program_.block;
+  for (const Preset& preset : program_.presets) {
+    u64 lanes[LANES];
+    for (u32 l = 0; l < LANES; ++l) {
+      u32 thread = static_cast<u32>(index) * LANES + l;
+      const u32 tid[3] = {thread % block[0], thread / block[0] % block[1], thread / (block[0] * block[1])};
+      int what = static_cast<int>(preset.what);
+      auto axis = [&](Special first) { return what - static_cast<int>(first); };
+      switch (preset.what) {
+        case Special::tid_x: case Special::tid_y: case Special::tid_z: lanes[l] = tid[axis(Special::tid_x)]; break;
+        case Special::ntid_x: case Special::ntid_y: case Special::ntid_z: lanes[l] = block[axis(Special::ntid_x)]; break;
+        case Special::ctaid_x: case Special::ctaid_y: case Special::ctaid_z: lanes[l] = cta.id[axis(Special::ctaid_x)]; break;
+        case Special::nctaid_x: case Special::nctaid_y: case Special::nctaid_z: lanes[l] = launch_.grid[axis(Special::nctaid_x)]; break;
+        case Special::laneid: lanes[l] = l; break;
+        case Special::warpid: lanes[l] = static_cast<u32>(index); break;
+        case Special::cluster_ctarank: lanes[l] = cta.rank; break;
+        case Special::cluster_nctarank: lanes[l] = program_.cluster; break;
+        case Special::clusterid_x: lanes[l] = cta.id[0] / program_.cluster; break;
+        case Special::nclusterid_x: lanes[l] = launch_.grid[0] / program_.cluster; break;
+        case Special::shared_symbol: lanes[l] = cta.rank * WINDOW + SHARED_BASE + static_cast<u64>(preset.value); break;
+        default: lanes[l] = 0; break;
+      }
+    }
+    Operand target;
+    target.kind = Operand::reg;
+    target.slot = preset.slot;
+    write<u64>(warp, target, lanes, ALL);
+  }
+}
+
+std::unique_ptr<Cluster> Machine::start(u32 index) {
+  auto cluster = std::make_unique<Cluster>();
+  u32 across = launch_.grid[0] / program_.cluster;
+  cluster->ctas.resize(program_.cluster);
+  u32 warps = (program_.threads() + LANES - 1) / LANES;
+  for (u32 rank = 0; rank < program_.cluster; ++rank) {
+    Cta& cta = cluster->ctas[rank];
+    cta.cluster = cluster.get();
+    cta.rank = rank;
+    cta.id[0] = index % across * program_.cluster + rank;
+    cta.id[1] = index / across % launch_.grid[1];
+    cta.id[2] = index / across / launch_.grid[1];
+    cta.data.assign(program_.shared_bytes, 0xCB);
+    cta.state.assign(program_.shared_bytes, static_cast<u8>(Byte::unset));
+    cta.warps.resize(warps);
+    for (u32 w = 0; w < warps; ++w) start_warp(cta, cta.warps[w], static_cast<int>(w));
+  }
+  return cluster;
+}
+
+bool Machine::ready(Warp& warp, Group& group) {
+  switch (group.wait) {
+    case Wait::none: return true;
+    case Wait::mbarrier: {
+      auto found = warp.cta->barriers.find(group.address);
+      if (found != warp.cta->barriers.end() && (found->second.phase & 1) == group.parity) return false;
+      break;
+    }
+    case Wait::named:
+      if (warp.cta->named[group.address].generation == group.generation) return false;
+      ++group.pc;  // its arrival has been counted
+      break;
+    case Wait::cluster:
+      if (warp.cta->cluster->phase == group.generation) return false;
+      break;
+    case Wait::warp:
+      if ((group.mask & group.wanted) != group.wanted && (warp.alive & group.wanted) == group.wanted) return false;
+      break;
+    case Wait::warp_barrier: return false;
+    case Wait::registers:
+      if (warp.cta->register_pool < group.wanted) return false;
+      break;
+    case Wait::bulk:
+      if (!bulk_done(warp, group)) return false;
+      break;
+  }
+  group.wait = Wait::none;
+  return true;
+}
+
+// The group that goes on: of those that need not wait, the one furthest behind, which brings branches back together.
+int Machine::runnable(Warp& warp) {
+  int best = -1;
+  for (size_t i = 0; i < warp.groups.size(); ++i)
+    if (ready(warp, warp.groups[i]) && (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc)) best = static_cast<int>(i);
+  return best;
+}
+
+// Groups that have come to the same instruction become one.
+void Machine::settle(Warp& warp) {
+  auto fixed = [](const Group& g) { return g.wait == Wait::named || g.wait == Wait::warp_barrier; };
+  for (size_t i = 0; i < warp.groups.size(); ++i)
+    for (size_t j = i + 1; j < warp.groups.size();) {
+      Group &a = warp.groups[i], &b = warp.groups[j];
+      if (a.pc != b.pc || fixed(a) || fixed(b)) {
+        ++j;
+        continue;
+      }
+      a.mask |= b.mask;
+      a.wait = Wait::none;
+      warp.groups.erase(warp.groups.begin() + static_cast<std::ptrdiff_t>(j));
+    }
+}
+
+bool Machine::turn(Warp& warp, u32 quantum) {
+  for (u32 step = 0; step < quantum; ++step) {
+    int index = runnable(warp);
+    if (index < 0) return step > 0;
+    Group& group = warp.groups[static_cast<size_t>(index)];
+    int pc = group.pc;
+    if (pc >= static_cast<int>(program_.code.size())) throw Problem("exit", "a warp runs past the end of the kernel");
+    try {
+      execute(warp, group);
+    } catch (Problem& problem) {
+      locate(std::move(problem), warp, program_.code[static_cast<size_t>(pc)]);
+    }
+    if (warp.groups.size() > 1) settle(warp);
+    if (warp.groups.empty()) return true;
+    if (settings_.limit && executed > settings_.limit) throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
+  }
+  return true;
+}
+
+void Machine::locate(Problem problem, const Warp& warp, const Ins& ins) {
+  if (problem.line == 0) {
+    problem.line = ins.line;
+    problem.where = place_of(warp);
+    if (lane_ >= 0) problem.where += ", lane " + std::to_string(lane_);
+  }
+  throw problem;
+}
+
+void Machine::deadlock() {
+  Problem problem("deadlock", "no warp can go on, and no copy is in flight");
+  for (auto& cluster : resident_)
+    for (Cta& cta : cluster->ctas)
+      for (Warp& warp : cta.warps)
+        for (const Group& group : warp.groups) {
+          std::string text = place_of(warp) + ", " + lanes_of(group.mask) + ": ";
+          int line = program_.code[static_cast<size_t>(group.pc)].line;
+          if (group.wait == Wait::mbarrier) {
+            const MBarrier& barrier = cta.barriers[group.address];
+            text += "waits for parity " + std::to_string(group.parity) + " of the mbarrier at shared memory offset " +
+                    std::to_string(group.address - SHARED_BASE) + "; " + describe(barrier);
+          } else if (group.wait == Wait::named) {
+            const NamedBarrier& barrier = cta.named[group.address];
+            text += "waits at CTA barrier " + std::to_string(group.address) + "; " + std::to_string(barrier.arrived) + " of " +
+                    std::to_string(barrier.expected) + " threads have arrived";
+          } else if (group.wait == Wait::cluster) {
+            text += "waits at the cluster barrier; " + std::to_string(cluster->arrived) + " threads have arrived";
+          } else if (group.wait == Wait::registers) {
+            text += "waits for " + std::to_string(group.wanted) + " registers; " + std::to_string(cta.register_pool) + " are free";
+          } else {
+            text += "waits for other lanes of its warp";
+          }
+          if (problem.line == 0) problem.line = line;
+          problem.others.emplace_back(line, text);
+        }
+  throw problem;
+}
+
+bool Machine::finished(const Cluster& cluster) {
+  for (const Cta& cta : cluster.ctas)
+    if (cta.alive()) return false;
+  return true;
+}
+
+void Machine::check_exit(Cluster& cluster) {
+  for (Cta& cta : cluster.ctas)
+    for (Warp& warp : cta.warps)
+      if (!warp.queue.empty()) locate(Problem("exit with work in flight", "the warp exits while a wgmma is in flight"), warp, *warp.queue.front().ins);
+  for (size_t i = 0; i < copies_.size();) {
+    Copy& copy = copies_[i];
+    bool ours = copy.cta->cluster == &cluster || copy.issuer->cta->cluster == &cluster;
+    bool stores = copy.kind == Copy::tensor_store || copy.kind == Copy::bulk_store;
+    if (!ours) {
+      ++i;
+    } else if (stores && !copy.snapshot.empty()) {
+      finish(i);  // its source has been read: it may outlive the CTA
+    } else {
+      locate(Problem("exit with work in flight", "the CTA exits while a copy that this instruction started is in flight"), *copy.issuer, *copy.ins);
+    }
+  }
+}
+
+void Machine::run() {
+  u32 total = launch_.grid[0] / program_.cluster * launch_.grid[1] * launch_.grid[2];
+  std::vector<u32> order(total);
+  for (u32 i = 0; i < total; ++i) order[i] = i;
+  bool shuffles = settings_.policy == Policy::random;
+  if (settings_.policy == Policy::reverse) std::reverse(order.begin(), order.end());
+  if (shuffles) std::shuffle(order.begin(), order.end(), random_);
+  const u32 quanta[] = {1, 8, 64, 4096};
+  u32 quantum = shuffles ? quanta[random_() % 4] : settings_.policy == Policy::eager ? 64 : 1u << 30;
+  size_t next = 0, limit = shuffles ? 1 + random_() % 4 : 2;
+  std::vector<Warp*> warps;
+  while (next < total || !resident_.empty()) {
+    bool changed = false;
+    while (next < total && resident_.size() < limit) {
+      resident_.push_back(start(order[next++]));
+      changed = true;
+    }
+    for (size_t i = 0; i < resident_.size();) {
+      if (!finished(*resident_[i])) {
+        ++i;
+        continue;
+      }
+      check_exit(*resident_[i]);
+      resident_.erase(resident_.begin() + static_cast<std::ptrdiff_t>(i));
+      changed = true;
+    }
+    if (changed) {
+      warps.clear();
+      for (auto& cluster : resident_)
+        for (Cta& cta : cluster->ctas)
+          for (Warp& warp : cta.warps) warps.push_back(&warp);
+      if (settings_.policy == Policy::reverse) std::reverse(warps.begin(), warps.end());
+      if (warps.empty()) continue;
+    }
+    if (shuffles) std::shuffle(warps.begin(), warps.end(), random_);
+    bool progress = false;
+    for (Warp* warp : warps) {
+      if (warp->alive == 0) continue;
+      progress |= turn(*warp, quantum);
+      if (shuffles) {
+        advance_copies(false);
+        if (!warp->queue.empty() && random_() % 4 == 0) carry_out_wgmma(*warp);
+      }
+    }
+    bool done = std::all_of(resident_.begin(), resident_.end(), [&](const auto& c) { return finished(*c); });
+    if (!progress && !done && !advance_copies(true)) deadlock();
+  }
+}
+
+}  // namespace sim

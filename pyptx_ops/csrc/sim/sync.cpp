@@ -1,0 +1,201 @@
+// Barriers: of a CTA, of a cluster, in shared memory; and the register pool of setmaxnreg.
+#include "machine.h"
+
+namespace sim {
+
+std::string Machine::describe(const MBarrier& b) const {
+  return "phase " + std::to_string(b.phase) + " is open: " + std::to_string(b.pending) + " of " + std::to_string(b.expected) +
+         " arrivals and " + std::to_string(b.tx) + " bytes are missing";
+}
+
+MBarrier& Machine::barrier_at(Cta& cta, u32 offset) {
+  if (offset % 8) throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
+  auto found = cta.barriers.find(offset);
+  if (found == cta.barriers.end())
+    throw Problem("barrier misuse", "there is no mbarrier at shared memory offset " + std::to_string(static_cast<s64>(offset) - SHARED_BASE) +
+                  " of CTA " + std::to_string(cta.rank) + ": it was not initialised");
+  return found->second;
+}
+
+void Machine::complete(MBarrier& barrier) {
+  if (barrier.pending == 0 && barrier.tx == 0) {
+    ++barrier.phase;
+    barrier.pending = barrier.expected;
+  }
+}
+
+void Machine::arrive(MBarrier& barrier, u32 count) {
+  if (count > barrier.pending)
+    throw Problem("barrier misuse", "more arrivals than the mbarrier expects in a phase: " + describe(barrier));
+  barrier.pending -= count;
+  complete(barrier);
+}
+
+void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
+  bool arrives = ins.op == Op::mbarrier_arrive || ins.op == Op::mbarrier_arrive_tx;
+  int at = arrives ? 1 : 0, value = at + 1;  // an arrival has the state, or the sink, in front
+  const Operand& place = ins.arg(at);
+  const u32* address = read<u32>(warp, place, mask);
+  const u32* number = ins.args() > value ? read<u32>(warp, ins.arg(value), mask) : nullptr;
+  u64 state[LANES] = {};
+  for (int l = 0; l < LANES; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lane_ = l;
+    u32 offset;
+    Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), ins.space != Word::shared_cluster, &offset);
+    if (ins.op == Op::mbarrier_init) {
+      if (offset % 8) throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
+      if (cta.barriers.count(offset)) throw Problem("barrier misuse", "a live mbarrier is initialised again");
+      shared(cta, offset, 8, true);
+      for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::barrier);
+      MBarrier& fresh = cta.barriers[offset];
+      fresh.expected = fresh.pending = number[l];
+      fresh.line = ins.line;
+      continue;
+    }
+    MBarrier& barrier = barrier_at(cta, offset);
+    state[l] = barrier.phase;
+    if (ins.op == Op::mbarrier_inval) {
+      for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::unset);
+      cta.barriers.erase(offset);
+      continue;
+    }
+    if (ins.op == Op::mbarrier_arrive_tx || ins.op == Op::mbarrier_expect_tx) barrier.tx += number[l];
+    if (ins.op == Op::mbarrier_complete_tx) {
+      barrier.tx -= number[l];
+      complete(barrier);
+    }
+    if (barrier.tx >= 1 << 20 || barrier.tx <= -(1 << 20)) throw Problem("barrier misuse", "the byte count of an mbarrier overflows: " + describe(barrier));
+    if (arrives) arrive(barrier, ins.op == Op::mbarrier_arrive && number ? number[l] : 1);
+  }
+  lane_ = -1;
+  if (arrives) write<u64>(warp, ins.arg(0), state, mask);
+}
+
+// try_wait suspends the lanes until the phase completes, which hardware may do; test_wait answers at once.
+bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
+  const Operand& place = ins.arg(1);
+  const u32 *address = read<u32>(warp, place, mask), *parity = read<u32>(warp, ins.arg(2), mask);
+  u32 done = 0;
+  for (int l = 0; l < LANES; ++l) {
+    if (!(mask >> l & 1)) continue;
+    lane_ = l;
+    u32 offset;
+    Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), true, &offset);
+    const MBarrier& barrier = barrier_at(cta, offset);
+    if ((barrier.phase & 1) != parity[l]) {
+      done |= 1u << l;
+    } else if (ins.op == Op::mbarrier_try_wait) {
+      group.wait = Wait::mbarrier;
+      group.address = offset;
+      group.parity = parity[l];
+      lane_ = -1;
+      return false;
+    }
+  }
+  lane_ = -1;
+  write_pred(warp, ins.arg(0), done, mask);
+  return true;
+}
+
+bool Machine::named_barrier(Warp& warp, Group& group, const Ins& ins) {
+  if (group.mask != warp.alive) return together(warp, group, warp.alive, "a CTA barrier");
+  u32 id = uniform(warp, ins.arg(0), group.mask);
+  u32 wanted = ins.args() > 1 ? uniform(warp, ins.arg(1), group.mask) : static_cast<u32>(warp.cta->warps.size()) * LANES;
+  if (id > 15) throw Problem("barrier misuse", "CTA barrier " + std::to_string(id) + " of 16");
+  NamedBarrier& barrier = warp.cta->named[id];
+  if (barrier.arrived && barrier.expected != wanted)
+    throw Problem("barrier misuse", "barrier " + std::to_string(id) + " is used with " + std::to_string(wanted) + " threads, while others wait at it with " +
+                  std::to_string(barrier.expected));
+  barrier.expected = wanted;
+  barrier.arrived += LANES;
+  if (barrier.arrived >= barrier.expected) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    return true;
+  }
+  if (ins.op == Op::bar_arrive) return true;
+  group.wait = Wait::named;
+  group.address = id;
+  group.generation = barrier.generation;
+  return false;
+}
+
+bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask) {
+  Cluster& cluster = *warp.cta->cluster;
+  for (int l = 0; l < LANES; ++l) {
+    if (!(mask >> l & 1)) continue;
+    if (ins.op == Op::cluster_arrive) {
+      if (warp.cluster_arrived[l]) throw Problem("barrier misuse", "a thread arrives twice at the cluster barrier without waiting");
+      warp.cluster_arrived[l] = true;
+      warp.cluster_phase[l] = cluster.phase;
+      ++cluster.arrived;
+    } else {
+      if (!warp.cluster_arrived[l]) throw Problem("barrier misuse", "a thread waits at the cluster barrier without having arrived");
+      if (warp.cluster_phase[l] == cluster.phase) {
+        group.wait = Wait::cluster;
+        group.generation = cluster.phase;
+        return false;
+      }
+    }
+  }
+  if (ins.op == Op::cluster_wait) {
+    for (int l = 0; l < LANES; ++l)
+      if (mask >> l & 1) warp.cluster_arrived[l] = false;
+    return true;
+  }
+  u32 alive = 0;
+  for (const Cta& cta : cluster.ctas) alive += cta.alive();
+  if (cluster.arrived == alive) {
+    cluster.arrived = 0;
+    ++cluster.phase;
+  }
+  return true;
+}
+
+bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
+  if (group.mask != warp.alive) throw Problem("warp divergence", "setmaxnreg by part of a warp");
+  u32 wanted = static_cast<u32>(ins.arg(0).value), &pool = warp.cta->register_pool;
+  if (ins.mode == Word::dec) {
+    if (wanted > warp.registers)
+      throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + " of " + std::to_string(warp.registers) + " registers");
+    pool += (warp.registers - wanted) * LANES;
+  } else {
+    u32 more = wanted > warp.registers ? (wanted - warp.registers) * LANES : 0;
+    if (more > pool) {
+      group.wait = Wait::registers;
+      group.wanted = more;
+      return false;
+    }
+    pool -= more;
+  }
+  warp.registers = wanted;
+  return true;
+}
+
+bool Machine::synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask) {
+  switch (ins.op) {
+    case Op::bar_sync: case Op::bar_arrive:
+      if (!named_barrier(warp, group, ins)) return true;
+      break;
+    case Op::cluster_arrive: case Op::cluster_wait:
+      if (!cluster_barrier(warp, group, ins, mask)) return true;
+      break;
+    case Op::setmaxnreg:
+      if (!registers(warp, group, ins)) return true;
+      break;
+    case Op::mbarrier_test_wait: case Op::mbarrier_try_wait:
+      if (!wait_parity(warp, group, ins, mask)) return true;
+      break;
+    case Op::mbarrier_init: case Op::mbarrier_inval: case Op::mbarrier_arrive: case Op::mbarrier_arrive_tx:
+    case Op::mbarrier_expect_tx: case Op::mbarrier_complete_tx:
+      mbarrier(warp, ins, mask);
+      break;
+    case Op::membar: case Op::fence: case Op::fence_mbarrier_init: case Op::fence_proxy_async: break;
+    default: return false;
+  }
+  ++group.pc;
+  return true;
+}
+
+}  // namespace sim

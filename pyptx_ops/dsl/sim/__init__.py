@@ -1,0 +1,8 @@
+"""The simulator's Python side: PTX text to a decoded program, launches of it, and reports in the kernel's own lines."""
+
+from __future__ import annotations
+
+from .loader import Program, load
+from .report import POLICIES, Report, SimulationError, run
+
+__all__ = ["POLICIES", "Program", "Report", "SimulationError", "load", "run"]

@@ -1,0 +1,259 @@
+"""PTX text to a program of the simulator's core: every instruction is decoded by its row of the instruction table.
+
+An instruction whose meaning, modifier or operand the core does not have fails here, with its name and line.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ... import _sim
+from ..check import forms_of
+from ..errors import Location
+from ..ir import Address, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, TensorCoordinates, Vector
+from ..isa.row import Form, Value
+from .ptx import Line, PtxError, Text, read
+
+__all__ = ["Program", "load"]
+
+OPERATIONS = {name: number for number, name in enumerate(_sim.OPERATIONS)}
+WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
+TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
+FLAGS = {
+    "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
+}  # fmt: skip
+SPECIALS = {
+    name: number
+    for number, name in enumerate(
+        "tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z laneid warpid "
+        "cluster_ctarank cluster_nctarank clusterid.x nclusterid.x smid clock".split()
+    )
+}
+SHARED_SYMBOL = len(SPECIALS)
+NONE, REGISTER, LITERAL = range(3)
+
+# Modifiers that change no value and no order that is modelled.
+HINTS = frozenset(
+    ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
+     "sem", "scope", "vec", "shape", "num", "dim", "variant"]
+)  # fmt: skip
+REGISTERS_PER_SM = 65536
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel that is ready to run: the core's handle, and what a launch and a report need.
+
+    params: symbol -> (offset, bytes).  lines: PTX line -> its text.
+    locations: PTX line -> where in the Python of the kernel it comes from, if that is known.
+    """
+
+    name: str
+    handle: object
+    params: Mapping[str, tuple[int, int]]
+    param_bytes: int
+    cluster: int
+    lines: Mapping[int, str]
+    locations: Mapping[int, Location]
+
+
+def load(
+    text: str,
+    *,
+    block: tuple[int, int, int],
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    shared_memory: int = 0,
+    instructions: Sequence[Instruction] = (),
+) -> Program:
+    """Decode a module with one kernel.
+
+    block, cluster, shared_memory: as the kernel is launched (threads, CTAs, dynamic bytes).
+    instructions: the same kernel's IR in order, for its Python lines.
+    Raises PtxError for what the core cannot run.
+    """
+    if cluster[1:] != (1, 1):
+        raise PtxError(f"clusters along x are simulated, got {cluster}")
+    parsed = read(text)
+    encoder = _Encoder(parsed, shared_memory)
+    code = array("q")
+    for line in parsed.lines:
+        try:
+            code.extend(encoder.instruction(line))
+        except ValueError as error:
+            raise PtxError(f"{parsed.entry}: PTX line {line.number}: {line.opcode}: {error}") from error
+    threads = block[0] * block[1] * block[2]
+    registers = min(REGISTERS_PER_SM // (threads * parsed.min_blocks) // 8 * 8, 255)
+    head = [*block, cluster[0], encoder.shared_bytes, registers]
+    head += [len(encoder.bits), len(encoder.presets) // 3, len(parsed.lines), *encoder.bits, *encoder.presets]
+    handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots))
+    source = text.splitlines()
+    return Program(
+        parsed.entry, handle, parsed.params, parsed.param_bytes, cluster[0],
+        {line.number: source[line.number - 1].strip() for line in parsed.lines},
+        {line.number: i.location for line, i in zip(parsed.lines, instructions) if i.location is not None},
+    )  # fmt: skip
+
+
+class _Encoder:
+    """Gives registers their slots, and writes each instruction as the words that the core reads."""
+
+    def __init__(self, text: Text, dynamic_bytes: int):
+        self.text = text
+        self.slots: dict[str, int] = {}
+        self.bits: list[int] = []
+        self.presets: list[int] = []
+        self.symbols: dict[str, int] = {}
+        offset = 0
+        for name, size in text.shared.items():
+            if size is not None:
+                self.symbols[name] = offset
+                offset += -(-size // 16) * 16
+        for name, size in text.shared.items():
+            if size is None:
+                self.symbols[name] = offset
+        self.shared_bytes = offset + dynamic_bytes
+
+    def instruction(self, line: Line) -> list[int]:
+        form, values = _decode(line)
+        meaning = form.row.meaning
+        if meaning not in OPERATIONS:
+            raise ValueError("the simulator has no meaning for this instruction")
+        flags = _flags(form, values)
+        guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
+        kind, source = values.get("type") or values.get("dtype"), values.get("src") or values.get("atype")
+        if meaning == "cvt.pack":
+            source = "f32"
+        words = [OPERATIONS[meaning], _number(TYPES, kind), _number(TYPES, source)]
+        mode = next((values[n] for n in ("op", "action", "mode") if values.get(n) and values[n] != "tile"), None)
+        words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
+        words += [_number(WORDS, mode), flags, self._extra(line, values), line.number]
+        words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
+        arguments = [run for operand in line.operands for run in self._runs(operand, meaning)]
+        words.append(len(arguments))
+        for run in arguments:
+            words.append(len(run))
+            for operand in run:
+                words += operand
+        return words
+
+    def _extra(self, line: Line, values: Mapping[str, Value]) -> int:
+        """wgmma's N, or where a branch goes."""
+        if line.opcode.startswith("bra"):
+            (target,) = line.operands
+            assert isinstance(target, Symbol)
+            return self.text.labels[target.name]
+        shape = re.match(r"m64n(\d+)k", str(values.get("shape")))
+        return int(shape[1]) if shape else 0
+
+    def _runs(self, operand: Operand, meaning: str) -> list[list[list[int]]]:
+        if isinstance(operand, Vector):
+            return [[self._one(element) for element in operand.elements]]
+        if isinstance(operand, Pair):
+            return [[self._one(operand.first), self._one(operand.second)]]
+        if isinstance(operand, TensorCoordinates):
+            return [[self._one(operand.map)], [self._one(element) for element in operand.coordinates.elements]]
+        return [] if meaning == "bra" else [[self._one(operand)]]
+
+    def _one(self, operand: Operand) -> list[int]:
+        """kind, slot, negated, value, offset."""
+        if isinstance(operand, Negated):
+            return [REGISTER, self._slot(operand.operand.name), 1, 0, 0]
+        if isinstance(operand, Address):
+            kind, slot, negated, value, _ = self._one(operand.base)
+            offset = int(operand.offset or "0", 0)
+            return [kind, slot, negated, value, offset]
+        if isinstance(operand, Register):
+            return [NONE, -1, 0, 0, 0] if operand.name == "_" else [REGISTER, self._slot(operand.name), 0, 0, 0]
+        if isinstance(operand, Immediate):
+            return [LITERAL, -1, 0, _literal(operand.text), 0]
+        assert isinstance(operand, Symbol)
+        if operand.name in self.text.params:
+            return [LITERAL, -1, 0, self.text.params[operand.name][0], 0]
+        if operand.name in self.symbols:
+            return [REGISTER, self._slot(operand.name), 0, 0, 0]
+        raise ValueError(f"the simulator does not know the symbol {operand.name}")
+
+    def _slot(self, name: str) -> int:
+        found = self.slots.get(name)
+        if found is not None:
+            return found
+        slot = self.slots[name] = len(self.slots)
+        if name in self.text.registers:
+            self.bits.append(self.text.registers[name])
+            return slot
+        self.bits.append(32)
+        if name in self.symbols:
+            self.presets += [slot, SHARED_SYMBOL, self.symbols[name]]
+        elif name.lstrip("%") in SPECIALS:
+            self.presets += [slot, SPECIALS[name.lstrip("%")], 0]
+        else:
+            raise ValueError(f"the simulator does not have the register {name}")
+        return slot
+
+
+def _number(table: Mapping[str, int], name: Value) -> int:
+    if name is None or name is False:
+        return 0
+    if name not in table:
+        raise ValueError(f"the simulator does not have .{name}")
+    return table[str(name)]
+
+
+def _decode(line: Line) -> tuple[Form, dict[str, Value]]:
+    """The first form with operands of this shape; forms of one spelling differ in nothing else that matters here."""
+    forms = forms_of(line.opcode)
+    if not forms:
+        raise ValueError("no such instruction form")
+    for form in forms:
+        if _same_shape(form, line.operands):
+            values = form.row.match(line.opcode)
+            assert values is not None
+            return form, values
+    raise ValueError("operands of another shape")
+
+
+def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
+    if len(form.operands) != len(operands):
+        return False
+    for wanted, got in zip(form.operands, operands):
+        if wanted.kind == "tensor":
+            fits = isinstance(got, TensorCoordinates)
+        elif wanted.kind == "address":
+            fits = isinstance(got, Address)
+        elif wanted.second is not None:
+            fits = isinstance(got, Pair)
+        elif wanted.count:
+            fits = isinstance(got, Vector) and len(got.elements) == wanted.count
+        else:
+            fits = not isinstance(got, (Vector, Pair, Address, TensorCoordinates))
+        if not fits:
+            return False
+    return True
+
+
+def _flags(form: Form, values: Mapping[str, Value]) -> int:
+    known = {"type", "src", "dtype", "atype", "btype", "rnd", "cmp", "bool", "space", "op", "action", "mode"}
+    flags = 0
+    for name, value in values.items():
+        if not value or name in known or name in HINTS:
+            continue
+        if name not in FLAGS:
+            raise ValueError(f"the simulator does not have .{name if value is True else value}")
+        flags |= FLAGS[name]
+    meaning = form.row.meaning
+    if flags & FLAGS["sat"] and not (meaning.endswith(".float") or meaning == "fma") or meaning.startswith("cvt."):
+        if flags & FLAGS["sat"]:
+            raise ValueError("the simulator does not have .sat here")
+    if flags & FLAGS["relu"]:
+        raise ValueError("the simulator does not have .relu")
+    return flags
+
+
+def _literal(text: str) -> int:
+    """The bits of a literal as a signed 64-bit word."""
+    value = int(text[2:], 16) if text[:2] in ("0f", "0d", "0F", "0D") else int(text.rstrip("U"), 0)
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value

@@ -1,0 +1,111 @@
+"""Running a program, and what a run that fails says: the kernel's own line, the PTX line, and who else was involved."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ... import _sim
+from ..types import TENSOR_MAP_DTYPES, TensorMapSpec
+from .loader import Program
+
+__all__ = ["POLICIES", "Report", "SimulationError", "map_words", "run"]
+
+POLICIES = ("lazy", "eager", "reverse", "random")
+"""When asynchronous copies and wgmma take place: as late as possible and in order, at once, as late as possible and
+in reverse, or in an order drawn from the seed."""
+
+OTHERS_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of PTX with the Python line that emitted it, and what is said of it."""
+
+    line: int
+    ptx: str
+    python: str
+    text: str = ""
+
+    def __str__(self) -> str:
+        shown = f"{self.python}: " if self.python else ""
+        return f"{shown}PTX line {self.line}: {self.ptx}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What went wrong. kind: such as "deadlock".  where: the CTA, warp and lane.  others: who else was involved."""
+
+    kernel: str
+    kind: str
+    message: str
+    where: str
+    place: Place | None
+    others: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel}: {self.kind}: {self.message}"]
+        if self.place:
+            lines.append(f"  at {self.place}")
+        if self.where:
+            lines.append(f"  in {self.where}")
+        for other in self.others[:OTHERS_SHOWN]:
+            lines += [f"  {other.text}", f"    at {other}"]
+        if len(self.others) > OTHERS_SHOWN:
+            lines.append(f"  and {len(self.others) - OTHERS_SHOWN} more")
+        return "\n".join(lines)
+
+
+class SimulationError(RuntimeError):
+    """A kernel did what it must not do; `report` says what and where."""
+
+    def __init__(self, report: Report):
+        self.report = report
+        super().__init__(str(report))
+
+
+def map_words(offset: int, spec: TensorMapSpec, values: tuple[int, ...]) -> list[int]:
+    """A tensor map as the core takes it. values: address, sizes, strides, as a launch passes them."""
+    rank = spec.rank
+    address, sizes, strides = values[0], values[1 : 1 + rank], values[1 + rank :]
+    element = TENSOR_MAP_DTYPES[spec.dtype][1]
+    return [offset, address, rank, element, spec.swizzle, spec.oob_nan, *sizes, *strides, *spec.box]
+
+
+def run(
+    program: Program,
+    grid: tuple[int, int, int],
+    params: bytes,
+    maps: Iterable[int],
+    segments: Iterable[tuple[int, int]],
+    *,
+    policy: str = "lazy",
+    seed: int = 0,
+    limit: int = 0,
+) -> int:
+    """Run a grid and return how many warp instructions it took. Raises SimulationError.
+
+    params: the parameters as they lie in memory.  maps: `map_words` of each tensor map.
+    segments: (address, bytes) of the memory that the kernel may touch.
+    limit: warp instructions after which a loop is taken to be endless; 0 for none.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy is one of {', '.join(POLICIES)}, got {policy!r}")
+    flat = array("q", [word for segment in segments for word in segment])
+    executed, problem = _sim.run(
+        program.handle, grid, params, array("q", maps).tobytes(), flat.tobytes(), POLICIES.index(policy), seed, limit
+    )
+    if problem is not None:
+        kind, message, line, where, others = problem
+        place = _place(program, line) if line else None
+        raise SimulationError(
+            Report(program.name, kind, message, where, place, tuple(_place(program, n, text) for n, text in others))
+        )
+    return executed
+
+
+def _place(program: Program, line: int, text: str = "") -> Place:
+    location = program.locations.get(line)
+    python = f"{location.file}:{location.line}" if location else ""
+    return Place(line, program.lines.get(line, "?"), python, text)
