@@ -111,7 +111,9 @@ def test_leaving_a_run_time_loop_from_python_is_refused(leave: str) -> None:
 
     kernel = Kernel("k")
     with (
-        pytest.raises(TraceError, match="k.range opened here was left with Python's break, return or an exception") as caught,
+        pytest.raises(
+            TraceError, match="k.range opened here was left with Python's break, return or an exception"
+        ) as caught,
         kernel as k,
     ):
         line = body(k)
