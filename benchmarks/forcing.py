@@ -18,13 +18,13 @@ __all__ = ["candidates", "forced", "pinned"]
 def forced(config: GemmConfig, workers: int | None = None) -> Iterator[None]:
     """Every gemm and grouped_gemm inside the block runs this config. Plans made there do not outlive it.
 
-    workers: how many CTAs (or clusters) share the tiles, where the config's own grid shall not decide.
+    workers: how many CTAs share the tiles of a persistent config, where its own grid shall not decide.
     """
     kept_select, kept_grid, kept_plans = host.select, host.grid, dict(host._plans)
     host._plans.clear()
     host.select = lambda problem, sms=tuning.SMS: config  # type: ignore[assignment]
-    if workers is not None:
-        host.grid = lambda problem, config, sms: workers * config.split_k
+    if workers is not None and config.split_k == 1:
+        host.grid = lambda problem, config, sms: workers
     try:
         yield
     finally:
