@@ -10,6 +10,7 @@ from pyptx_ops.dispatch import gemm as host
 from pyptx_ops.kernels.configs import GemmConfig
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
 from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
+from pyptx_ops.launch import unbound
 
 __all__ = ["candidates", "forced", "pinned"]
 
@@ -26,7 +27,8 @@ def forced(config: GemmConfig, workers: int | None = None) -> Iterator[None]:
     if workers is not None and config.split_k == 1:
         host.grid = lambda problem, config, sms: workers
     try:
-        yield
+        with unbound():
+            yield
     finally:
         host.select, host.grid = kept_select, kept_grid
         host._plans.clear()
@@ -43,7 +45,8 @@ def pinned(call: Call, config: GemmConfig) -> Call:
         host._plans.clear()
         host._plans.update(plans)
         try:
-            return call()
+            with unbound():
+                return call()
         finally:
             host._plans.clear()
 
