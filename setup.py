@@ -48,7 +48,7 @@ setup(
         Extension(
             "pyptx_ops._launch",
             sources=["pyptx_ops/csrc/launch.cpp"],
-            depends=["pyptx_ops/csrc/driver.h", "pyptx_ops/csrc/runtime.h"],
+            depends=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("pyptx_ops/csrc/*.h"))],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             libraries=["dl"],
             language="c++",

@@ -10,6 +10,7 @@ from pyptx_ops.dispatch import gemm as host
 from pyptx_ops.kernels.configs import GemmConfig
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
 from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
+from pyptx_ops.launch import unbound
 
 __all__ = ["candidates", "forced", "pinned"]
 
@@ -18,15 +19,16 @@ __all__ = ["candidates", "forced", "pinned"]
 def forced(config: GemmConfig, workers: int | None = None) -> Iterator[None]:
     """Every gemm and grouped_gemm inside the block runs this config. Plans made there do not outlive it.
 
-    workers: how many CTAs (or clusters) share the tiles, where the config's own grid shall not decide.
+    workers: how many CTAs share the tiles of a persistent config, where its own grid shall not decide.
     """
     kept_select, kept_grid, kept_plans = host.select, host.grid, dict(host._plans)
     host._plans.clear()
     host.select = lambda problem, sms=tuning.SMS: config  # type: ignore[assignment]
-    if workers is not None:
-        host.grid = lambda problem, config, sms: workers * config.split_k
+    if workers is not None and config.split_k == 1:
+        host.grid = lambda problem, config, sms: workers
     try:
-        yield
+        with unbound():
+            yield
     finally:
         host.select, host.grid = kept_select, kept_grid
         host._plans.clear()
@@ -43,7 +45,8 @@ def pinned(call: Call, config: GemmConfig) -> Call:
         host._plans.clear()
         host._plans.update(plans)
         try:
-            return call()
+            with unbound():
+                return call()
         finally:
             host._plans.clear()
 

@@ -208,14 +208,19 @@ def ran(every: Sequence[Trial], recorder: Recorder, deadline: float) -> list[str
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sanitize", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose name contains this")
+    parser.add_argument("--skip", metavar="TEXT", help="but not those whose name contains this")
     parser.add_argument("--budget", type=float, default=600.0, metavar="S", help="seconds to spend (%(default)s)")
     given = parser.parse_args(arguments)
     if not harness.has_gpu():
         return 2
     began = time.monotonic()
     recorder = Recorder(default_launcher())
-    failures = ran([t for t in trials() if given.only in t.kernel], recorder, began + given.budget)
-    wanted = {record.name for record in recorder.manifest(ARCH).kernels if given.only in record.name}
+
+    def chosen(name: str) -> bool:
+        return given.only in name and not (given.skip and given.skip in name)
+
+    failures = ran([t for t in trials() if chosen(t.kernel)], recorder, began + given.budget)
+    wanted = {record.name for record in recorder.manifest(ARCH).kernels if chosen(record.name)}
     missed = sorted(wanted - recorder.names)
     failures += [f"{name}: no trial ran it" for name in missed]
     for failure in failures:

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 class LaunchError(RuntimeError):
     """A driver call failed: the message names the call, the kernel, the driver's error and its cause."""
 
@@ -30,3 +33,58 @@ class Driver:
     def version(self) -> tuple[int, int]: ...
     def device_count(self) -> int: ...
     def compute_capability(self, device: int, /) -> tuple[int, int]: ...
+
+class BoundCalls:
+    """The calls of one op by kind, bound to launches. Safe from several threads."""
+
+    def __init__(
+        self,
+        exchange: object,
+        names: tuple[str, ...],
+        defaults: tuple[object, ...],
+        tensor_types: tuple[type, ...],
+        constant_types: tuple[type, ...],
+        unusual: tuple[Callable[[Any], bool], ...],
+        allocate: Callable[[Any], object],
+        device_type: int = 2,
+        limit: int = 4096,
+    ) -> None:
+        """
+        exchange: DLPack's C exchange API of the framework.
+        names, defaults: of the op's arguments, in order; the defaults are of the last ones.
+        tensor_types: exactly the types whose objects are plain tensors.
+        constant_types: exactly the types whose objects may be arguments and count by identity.
+        unusual: tests of a tensor; a call with a tensor that passes one is left to the caller.
+        allocate: a new tensor for an output, like the one that it is given.
+        device_type: DLPack's number of the device that the tensors are on.
+        limit: as many kinds are kept; all are forgotten when one more comes.
+        """
+
+    def run(self, *args: object, **kwargs: object) -> Any:
+        """Launches a bound call: its output, a tuple of several, or None where it has none.
+
+        NotImplemented, with nothing done, where no call of this kind is bound or one has no kind. Raises as
+        `Kernel.launch`, and what `allocate` raises.
+        """
+
+    def add(
+        self,
+        args: tuple[object, ...],
+        kernel: Kernel,
+        device: int,
+        grid: tuple[int, int, int],
+        values: tuple[int | float, ...],
+        addresses: tuple[tuple[int, int, int], ...],
+        outputs: tuple[object, ...],
+    ) -> bool:
+        """Binds the calls of the kind of this one; False where it has no kind. Raises as `Kernel.launch`, ValueError.
+
+        args: all the op's arguments.
+        values: those of the launch, as `Kernel.launch` takes them.
+        addresses: (position among the values, operand, offset in bytes): what each call fills in. The operands are
+            the arguments, and then the outputs.
+        outputs: what `allocate` makes new ones like.
+        """
+
+    def clear(self) -> None: ...
+    def __len__(self) -> int: ...

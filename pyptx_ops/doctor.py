@@ -151,7 +151,8 @@ def _built(manifest: Manifest | str) -> str:
     families = Counter(record.family for record in manifest.kernels)
     by = f"ptxas {manifest.ptxas}" if manifest.ptxas else "no ptxas: the driver compiles the PTX on first use"
     names = ", ".join(f"{count} {family}" for family, count in sorted(families.items()))
-    return f"{len(manifest.kernels)} kernels ({names}); {cubins} cubins, the rest PTX; {by}"
+    form = "cubins" if cubins == len(manifest.kernels) else f"{cubins} cubins, the rest PTX"
+    return f"{len(manifest.kernels)} kernels ({names}) as {form}; {by}"
 
 
 def _torch_devices() -> list[Any]:

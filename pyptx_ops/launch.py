@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
 
 from . import settings
 from .dsl.types import TENSOR_MAP_DTYPES, Param
@@ -22,7 +22,7 @@ from .manifest import KernelRecord, Manifest
 
 try:
     from . import _launch
-    from ._launch import DriverNotFound, LaunchError
+    from ._launch import BoundCalls, DriverNotFound, LaunchError
 except ImportError as error:  # a source tree in which nothing was built: what needs no GPU still works
     _extension_error: ImportError | None = error
 
@@ -31,12 +31,16 @@ except ImportError as error:  # a source tree in which nothing was built: what n
 
     class DriverNotFound(LaunchError):  # type: ignore[no-redef]
         """No CUDA driver library."""
+
+    class BoundCalls:  # type: ignore[no-redef]
+        """Calls bound to launches."""
 else:
     _extension_error = None
 
 __all__ = [
-    "CudaLauncher", "DriverNotFound", "Kernel", "LaunchError", "Launcher", "current_launcher", "default_launcher",
-    "device_count", "driver_version", "param_spec", "use_launcher",
+    "BoundCalls", "CudaLauncher", "DriverNotFound", "Kernel", "LaunchError", "Launcher", "bound_calls", "can_bind",
+    "current_launcher", "default_launcher", "device_count", "driver_version", "may_bind", "param_spec", "unbound",
+    "use_launcher",
 ]  # fmt: skip
 
 
@@ -184,10 +188,53 @@ def current_launcher() -> Launcher:
 def use_launcher(launcher: Launcher) -> Iterator[Launcher]:
     """Puts a launcher in place for the whole process, autograd's threads included, until the block ends."""
     _used.append(launcher)
+    _forget_bound_calls()
     try:
         yield launcher
     finally:
         _used.remove(launcher)
+        _forget_bound_calls()
+
+
+_bound: list[BoundCalls] = []
+_unbound = 0
+
+
+def can_bind() -> bool:
+    """Whether there is an extension that binds calls."""
+    return _extension_error is None
+
+
+def bound_calls(**options: Any) -> BoundCalls:
+    """A table of bound calls, for the life of the process; it is emptied whenever another launcher is put in place.
+
+    options: see `_launch.BoundCalls`.
+    """
+    table = BoundCalls(**options)
+    _bound.append(table)
+    return table
+
+
+def may_bind(kernel: Kernel) -> TypeGuard[_launch.Kernel]:
+    """Whether calls may be bound to a kernel: one of the driver's, outside of `unbound`."""
+    return not _unbound and isinstance(kernel, _launch.Kernel)
+
+
+@contextmanager
+def unbound() -> Iterator[None]:
+    """Inside the block every call is planned: nothing is bound, and nothing that was. Process-wide."""
+    global _unbound
+    _unbound += 1
+    _forget_bound_calls()
+    try:
+        yield
+    finally:
+        _unbound -= 1
+
+
+def _forget_bound_calls() -> None:
+    for table in _bound:
+        table.clear()
 
 
 def driver_version() -> tuple[int, int]:

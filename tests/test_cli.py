@@ -126,7 +126,7 @@ def test_doctor_counts_the_kernels_of_an_op():
     manifest = Manifest("sm_90a", None, tuple(KernelRecord(name, **fields) for name in names))
     assert doctor._kernel_path(manifest, "gemm_", "why") == ("kernel", "why; 1 gemm_* to choose from")
     assert doctor._kernel_path(manifest, "grouped_gemm_", "why") == ("kernel", "why; 2 grouped_gemm_* to choose from")
-    assert "3 kernels (3 gemm); 0 cubins" in doctor._built(manifest)
+    assert "3 kernels (3 gemm) as 0 cubins, the rest PTX" in doctor._built(manifest)
 
 
 def test_doctor_with_a_wrong_ptxas(tmp_path, monkeypatch):

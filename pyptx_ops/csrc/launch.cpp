@@ -1,73 +1,13 @@
 // pyptx_ops._launch: loads kernels and launches them through the CUDA driver API.
 //
 //   Driver(path) -> Driver.load(image, name) -> Library.kernel(entry, params, ...) -> Kernel.launch(...)
+//   BoundCalls(exchange, ...) -> BoundCalls.add(args, kernel, ...); BoundCalls.run(*args)
 //
 // Torch-free, abi3, built without a CUDA toolkit; it knows no kernel by name. The GIL is released around driver calls,
 // and no mutex is held while waiting for it.
-#define PY_SSIZE_T_CLEAN
-#ifndef Py_LIMITED_API
-#define Py_LIMITED_API 0x030A0000
-#endif
-#include <Python.h>
-
-#include <cfloat>
-#include <cmath>
-#include <new>
-
-#include "runtime.h"
+#include "calls.h"
 
 namespace {
-
-PyObject* LaunchError;     // RuntimeError: a driver call failed
-PyObject* DriverNotFound;  // LaunchError: no usable driver library
-PyTypeObject *library_type, *kernel_type;
-
-constexpr int LAUNCH_VALUES = 5;  // device, stream, grid x, y, z
-
-struct ReleaseGil {
-  PyThreadState* state = PyEval_SaveThread();
-  ~ReleaseGil() { PyEval_RestoreThread(state); }
-};
-
-template <class T>
-struct Object {
-  PyObject_HEAD
-  std::shared_ptr<T> state;
-};
-
-template <class T>
-const std::shared_ptr<T>& state_of(PyObject* object) {
-  return reinterpret_cast<Object<T>*>(object)->state;
-}
-
-template <class T>
-PyObject* wrap(PyTypeObject* type, std::shared_ptr<T> state) {
-  PyObject* object = PyType_GenericAlloc(type, 0);
-  if (object) new (&reinterpret_cast<Object<T>*>(object)->state) std::shared_ptr<T>(std::move(state));
-  return object;
-}
-
-template <class T>
-void dealloc(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  reinterpret_cast<Object<T>*>(object)->state.~shared_ptr();
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
-  Py_DECREF(type);
-}
-
-PyObject* raise(PyObject* type, const std::string& text) {
-  PyErr_SetString(type, text.c_str());
-  return nullptr;
-}
-
-std::string quoted(const std::string& text) { return "'" + text + "'"; }
-
-template <class T>
-std::string join(const T* values, int count) {
-  std::string text = "(";
-  for (int i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + ")";
-}
 
 // ---------------------------------------------------------------------------------------------------------- driver
 
@@ -128,161 +68,20 @@ PyObject* driver_load(PyObject* self, PyObject* args, PyObject* kwargs) {
   return raise(LaunchError, library->driver->describe(failure) + " for kernel " + quoted(name) + library->log());
 }
 
-// ------------------------------------------------------------------------------------------------ values of a launch
-
-bool as_unsigned(PyObject* value, uint64_t maximum, uint64_t* out) {
-  if (!PyLong_Check(value)) return false;
-  *out = PyLong_AsUnsignedLongLong(value);
-  if (*out == UINT64_MAX && PyErr_Occurred()) return PyErr_Clear(), false;
-  return *out <= maximum;
-}
-
-bool as_signed(PyObject* value, int64_t minimum, int64_t maximum, uint64_t* out) {
-  if (!PyLong_Check(value)) return false;
-  int overflow = 0;
-  int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
-  std::memcpy(out, &number, sizeof number);
-  return !overflow && minimum <= number && number <= maximum;
-}
-
-bool as_float(PyObject* value, double maximum, double* out) {
-  *out = PyFloat_AsDouble(value);
-  if (*out == -1.0 && PyErr_Occurred()) return PyErr_Clear(), false;
-  return !(std::isfinite(*out) && std::fabs(*out) > maximum);
-}
-
-bool bad_value(const Kernel& kernel, const std::string& what, const char* kind, PyObject* got) {
-  bool number = PyLong_Check(got) || PyFloat_Check(got);
-  bool wrong_type = PyFloat_Check(got) ? kind[0] != 'f' : !number;
-  PyErr_Format(wrong_type ? PyExc_TypeError : PyExc_OverflowError, "kernel '%s': %s wanted a value of kind %s, got %R",
-               kernel.name.c_str(), what.c_str(), kind, got);
-  return false;
-}
-
-bool pack_scalar(const Kernel& kernel, const Param& param, PyObject* value, uint64_t* out) {
-  bool ok = false;
-  double number = 0;
-  *out = 0;
-  switch (param.kind) {
-    case POINTER: case U64: ok = as_unsigned(value, UINT64_MAX, out); break;
-    case U32: ok = as_unsigned(value, UINT32_MAX, out); break;
-    case I32: ok = as_signed(value, INT32_MIN, INT32_MAX, out); break;
-    case I64: ok = as_signed(value, INT64_MIN, INT64_MAX, out); break;
-    case F32: {
-      ok = as_float(value, FLT_MAX, &number);
-      float narrow = static_cast<float>(number);
-      std::memcpy(out, &narrow, sizeof narrow);
-      break;
-    }
-    case F64: {
-      ok = as_float(value, DBL_MAX, &number);
-      std::memcpy(out, &number, sizeof number);
-      break;
-    }
-    case TENSOR_MAP: break;
-  }
-  return ok || bad_value(kernel, "parameter '" + param.name + "'", KINDS[param.kind], value);
-}
-
-bool pack_map(const Kernel& kernel, const Param& param, PyObject* const* values, MapValues* out) {
-  auto part = [&](const char* what, int index, PyObject* value, uint64_t* slot) {
-    if (as_unsigned(value, UINT64_MAX, slot)) return true;
-    std::string text = "tensor map '" + param.name + "' " + what;
-    return bad_value(kernel, index < 0 ? text : text + " " + std::to_string(index), "u64", value);
-  };
-  if (!part("address", -1, values[0], &out->address)) return false;
-  for (int i = 0; i < param.rank; ++i) {
-    if (!part("size", i, values[1 + i], &out->sizes[i])) return false;
-  }
-  for (int i = 1; i < param.rank; ++i) {
-    if (!part("stride", i, values[param.rank + i], &out->strides[i - 1])) return false;
-  }
-  return true;
-}
-
-bool pack(const Kernel& kernel, PyObject* const* values, Frame& frame) {
-  for (size_t i = 0; i < kernel.params.size(); ++i) {
-    const Param& param = kernel.params[i];
-    bool map = param.kind == TENSOR_MAP;
-    frame.pointers[i] = map ? static_cast<void*>(&frame.maps[param.slot]) : &frame.scalars[param.slot];
-    if (!(map ? pack_map(kernel, param, values, &frame.map_values[param.slot])
-              : pack_scalar(kernel, param, *values, &frame.scalars[param.slot]))) {
-      return false;
-    }
-    values += param.values();
-  }
-  return true;
-}
-
 // ---------------------------------------------------------------------------------------------------------- kernel
-
-PyObject* raise_failure(const Kernel& kernel, const Failure& failure, int device, const unsigned* grid,
-                        const Frame* frame) {
-  std::string text = kernel.driver.describe(failure) + " for kernel " + quoted(kernel.name) +
-                     " on device " + std::to_string(device);
-  if (frame && failure.param < kernel.params.size()) {
-    const Param& p = kernel.params[failure.param];
-    const MapValues& v = frame->map_values[p.slot];
-    std::string rules = p.broken_rules(v);
-    text += ", tensor map " + quoted(p.name) + ": address " + std::to_string(v.address) + ", sizes " +
-            join(v.sizes, p.rank) + ", strides " + join(v.strides, p.rank - 1) + ", box " + join(p.box, p.rank) + ", " +
-            std::to_string(p.element_bytes) + "-byte elements, data type " + std::to_string(p.dtype) + ", swizzle " +
-            std::to_string(p.swizzle) + ", L2 promotion " + std::to_string(p.l2_promotion) + "; rules broken:" +
-            (rules.empty() ? " none known here" : rules);
-  } else if (grid) {
-    text += ": grid " + join(grid, 3) + ", block " + join(kernel.block, 3) + ", cluster " + join(kernel.cluster, 3) +
-            ", dynamic shared memory " + std::to_string(kernel.shared_memory) + " bytes" +
-            (kernel.pdl ? ", programmatic dependent launch" : "");
-  }
-  return raise(LaunchError, text + kernel.library->log());
-}
-
-PyObject* raise_count(const Kernel& kernel, Py_ssize_t got) {
-  std::string text = "device, stream, grid_x, grid_y, grid_z";
-  for (const Param& p : kernel.params) {
-    text += ", " + p.name + ": " + KINDS[p.kind];
-    if (p.kind == TENSOR_MAP) {
-      text += " (address, " + std::to_string(p.rank) + " sizes, " + std::to_string(p.rank - 1) + " strides)";
-    }
-  }
-  return raise(PyExc_TypeError, "kernel " + quoted(kernel.name) + " wanted " +
-                                    std::to_string(LAUNCH_VALUES + kernel.values) + " values (" + text + "), got " +
-                                    std::to_string(got));
-}
-
-bool as_device(const Kernel& kernel, PyObject* value, int* out) {
-  uint64_t number;
-  if (!as_unsigned(value, INT32_MAX, &number)) return bad_value(kernel, "device", "u32", value);
-  *out = static_cast<int>(number);
-  if (*out < kernel.driver.devices) return true;
-  raise(LaunchError, "kernel " + quoted(kernel.name) + ": device " + std::to_string(number) +
-                         " does not exist; the driver sees " + std::to_string(kernel.driver.devices));
-  return false;
-}
 
 PyObject* kernel_launch(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Kernel& kernel = *state_of<Kernel>(self);
   if (count != LAUNCH_VALUES + kernel.values) return raise_count(kernel, count);
   int device;
-  uint64_t stream, size;
+  uint64_t stream;
   unsigned grid[3];
   if (!as_device(kernel, args[0], &device)) return nullptr;
   if (!as_unsigned(args[1], UINT64_MAX, &stream)) return bad_value(kernel, "stream", "pointer", args[1]), nullptr;
-  for (int i = 0; i < 3; ++i) {
-    if (!as_unsigned(args[2 + i], UINT32_MAX, &size)) return bad_value(kernel, "grid", "u32", args[2 + i]), nullptr;
-    grid[i] = static_cast<unsigned>(size);
-  }
+  if (!as_grid(kernel, args + 2, grid)) return nullptr;
   Frame frame;
   if (!pack(kernel, args + LAUNCH_VALUES, frame)) return nullptr;
-  if (grid[0] && grid[1] && grid[2]) {
-    Failure failure;
-    {
-      ReleaseGil released;
-      failure = kernel.driver.on_device(
-          device, [&] { return kernel.launch(device, reinterpret_cast<CUstream>(stream), grid, frame); });
-    }
-    if (failure) return raise_failure(kernel, failure, device, grid, &frame);
-  }
+  if (!launch(kernel, device, reinterpret_cast<CUstream>(stream), grid, frame)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -397,9 +196,6 @@ PyObject* library_kernel(PyObject* self, PyObject* args, PyObject* kwargs) {
 
 // ---------------------------------------------------------------------------------------------------------- module
 
-template <class F>
-PyCFunction method(F* function) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)); }
-
 PyMethodDef driver_methods[] = {
     {"load", method(driver_load), METH_VARARGS | METH_KEYWORDS,
      "load(image: bytes, name: str) -> Library; the image is a cubin or PTX"},
@@ -418,17 +214,6 @@ PyMethodDef kernel_methods[] = {
     {}};
 PyGetSetDef kernel_getset[] = {{"name", kernel_name, nullptr, "entry name", nullptr}, {}};
 
-template <class T>
-PyTypeObject* make_type(const char* name, PyMethodDef* methods, newfunc create, PyGetSetDef* getset) {
-  std::vector<PyType_Slot> slots = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<T>)}, {Py_tp_methods, methods}};
-  if (create) slots.push_back({Py_tp_new, reinterpret_cast<void*>(create)});
-  if (getset) slots.push_back({Py_tp_getset, getset});
-  slots.push_back({0, nullptr});
-  unsigned flags = Py_TPFLAGS_DEFAULT | (create ? 0u : Py_TPFLAGS_DISALLOW_INSTANTIATION);
-  PyType_Spec spec = {name, sizeof(Object<T>), 0, flags, slots.data()};
-  return reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-}
-
 PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT, "pyptx_ops._launch", "Kernel launches through the CUDA driver API.", -1, nullptr, nullptr,
     nullptr, nullptr, nullptr};
@@ -442,12 +227,16 @@ bool fill(PyObject* module) {
   if (!add_object(module, "LaunchError", LaunchError)) return false;
   DriverNotFound = PyErr_NewException("pyptx_ops._launch.DriverNotFound", LaunchError, nullptr);
   if (!add_object(module, "DriverNotFound", DriverNotFound)) return false;
-  PyTypeObject* driver_type = make_type<Driver>("pyptx_ops._launch.Driver", driver_methods, driver_new, nullptr);
-  library_type = make_type<Library>("pyptx_ops._launch.Library", library_methods, nullptr, nullptr);
-  kernel_type = make_type<Kernel>("pyptx_ops._launch.Kernel", kernel_methods, nullptr, kernel_getset);
+  PyTypeObject* driver_type = make_type<Driver>(
+      "pyptx_ops._launch.Driver", {{Py_tp_methods, driver_methods}, {Py_tp_new, reinterpret_cast<void*>(driver_new)}});
+  library_type = make_type<Library>("pyptx_ops._launch.Library", {{Py_tp_methods, library_methods}});
+  kernel_type = make_type<Kernel>("pyptx_ops._launch.Kernel",
+                                  {{Py_tp_methods, kernel_methods}, {Py_tp_getset, kernel_getset}});
+  PyTypeObject* calls_type = make_calls_type();
   return add_object(module, "Driver", reinterpret_cast<PyObject*>(driver_type)) &&
          add_object(module, "Library", reinterpret_cast<PyObject*>(library_type)) &&
-         add_object(module, "Kernel", reinterpret_cast<PyObject*>(kernel_type));
+         add_object(module, "Kernel", reinterpret_cast<PyObject*>(kernel_type)) &&
+         add_object(module, "BoundCalls", reinterpret_cast<PyObject*>(calls_type));
 }
 
 }  // namespace

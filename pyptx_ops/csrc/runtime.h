@@ -167,6 +167,10 @@ struct Frame {  // the parameters of one launch, on the caller's stack
   MapValues map_values[MAX_TENSOR_MAPS];
   uint64_t scalars[MAX_PARAMS];
   void* pointers[MAX_PARAMS];
+
+  void* at(const Param& param) {
+    return param.kind == TENSOR_MAP ? static_cast<void*>(&maps[param.slot]) : &scalars[param.slot];
+  }
 };
 
 struct Kernel {
@@ -206,6 +210,7 @@ struct Kernel {
   Failure launch(int device, CUstream stream, const unsigned grid[3], Frame& frame) {
     CUfunction function;
     if (Failure failure = prepare(device, &function)) return failure;
+    for (size_t i = 0; i < params.size(); ++i) frame.pointers[i] = frame.at(params[i]);
     if (Failure failure = encode(frame)) return failure;
     CUlaunchAttribute attributes[2] = {};
     unsigned count = 0;

@@ -8,7 +8,6 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from .. import launch
 from ..kernels.configs import GemmConfig, Layout
 from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
-from . import route
+from . import bound, route
 
 __all__ = ["Plan", "gemm", "grouped_gemm", "plan_of"]
 
@@ -28,7 +27,6 @@ CHUNK = ALIGNMENT // ELEMENT_BYTES
 MAX_PLANS = 4096
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
 class Matrix(NamedTuple):
@@ -43,7 +41,7 @@ class Plan:
     """All of a call that does not change while shapes, strides, dtypes and the device stay the same."""
 
     config: GemmConfig
-    launch: Callable[..., None]
+    kernel: launch.Kernel
     blocks: int
     token_tail: tuple[int, ...]
     weight_tail: tuple[int, ...]
@@ -62,12 +60,13 @@ def gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | Non
         return out
     if b.shape[0] == 0:
         return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
-    _run(out, a, b, bias, None)
+    _run("gemm", (a, b, bias, out_dtype), out, a, b, bias, None)
     return out
 
 
 def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     """Row groups of a (M, K) times b (G, K, N), + bias (G, N), on checked CUDA tensors; contiguous (M, N)."""
+    args = (a, b, offs, bias, out_dtype)
     out = a.new_empty((a.shape[0], b.shape[2]), dtype=out_dtype)
     if out.numel() == 0:
         return out
@@ -75,7 +74,7 @@ def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dt
         return out.zero_()
     if a.shape[1] == 0:  # only the bias is left: a product over zeros, for the rows that belong to groups
         a, b = a.new_zeros((a.shape[0], CHUNK)), b.new_zeros((b.shape[0], CHUNK, b.shape[2]))
-    _run(out, a, b, bias, offs)
+    _run("grouped_gemm", args, out, a, b, bias, offs)
     return out
 
 
@@ -92,29 +91,22 @@ def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
     return plan
 
 
-def _run(out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, offs: Tensor | None) -> None:
+def _run(
+    op: str, args: tuple[object, ...], out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, offs: Tensor | None
+) -> None:
     """Fill `out`. Nothing here makes a view unless an operand has to be copied: a call costs a few microseconds."""
     groups = 0 if offs is None else b.shape[0]
     plan = plan_of(a, b, groups)
     tokens = _padded_copy(_rows(a)) if plan.copy_tokens else a
     weights = _padded_copy(b.transpose(-1, -2)) if plan.copy_weights else b
-    bias_address = 0
-    extra: tuple[int, ...] = ()
-    if bias is not None:
-        bias = bias.contiguous()
-        bias_address = bias.data_ptr()
-    if offs is not None:
-        offs = offs.contiguous()
-        extra = (offs.data_ptr(), groups)
     if plan.config.swap:
-        operands = (weights.data_ptr(), *plan.weight_tail, tokens.data_ptr(), *plan.token_tail)
+        operands = (weights, *plan.weight_tail, tokens, *plan.token_tail)
     else:
-        operands = (tokens.data_ptr(), *plan.token_tail, weights.data_ptr(), *plan.weight_tail)
-    device = out.get_device()
-    plan.launch(
-        device, _current_stream(device), plan.blocks, 1, 1,
-        *operands, out.data_ptr(), bias_address, *plan.sizes, out.dtype is torch.float32, *extra,
-    )  # fmt: skip
+        operands = (tokens, *plan.token_tail, weights, *plan.weight_tail)
+    addend = 0 if bias is None else bias.contiguous()
+    extra = () if offs is None else (offs.contiguous(), groups)
+    values = (*operands, out, addend, *plan.sizes, out.dtype is torch.float32, *extra)
+    bound.launch(op, args, plan.kernel, out.get_device(), (plan.blocks, 1, 1), values, (out,))
 
 
 def _make_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.Launcher) -> Plan:
@@ -132,7 +124,7 @@ def _make_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.
         inner, outer, pitch = weight_matrix.tail
         weight_matrix = Matrix(weight_matrix.major, (inner, outer, 1, pitch, pitch))
     return Plan(
-        config, kernel.launch, grid(problem, config, sms), token_matrix.tail, weight_matrix.tail, (m, n, k),
+        config, kernel, grid(problem, config, sms), token_matrix.tail, weight_matrix.tail, (m, n, k),
         copy_tokens or tokens.data_ptr() != a.data_ptr(), copy_weights,
     )  # fmt: skip
 

@@ -7,7 +7,6 @@ neither fp32 nor of the dtype of x, or strided. Rows at odd addresses take a ker
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from .. import launch
 from ..kernels.configs import RmsNormConfig
 from ..kernels.hopper.tuning.norm import NormProblem, grid, select
-from . import route
+from . import bound, route
 from .rows import ALIGNMENT, Rows, merge_rows, reciprocal
 
 __all__ = ["Plan", "fused_add_rms_norm", "fused_add_rms_norm_", "plan_of", "rms_norm"]
@@ -24,14 +23,13 @@ __all__ = ["Plan", "fused_add_rms_norm", "fused_add_rms_norm_", "plan_of", "rms_
 MAX_PLANS = 4096
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
 class Plan(NamedTuple):
     """All of a call that does not change while shapes, strides, dtypes, alignment and the device stay the same."""
 
     config: RmsNormConfig
-    launch: Callable[..., None]
+    kernel: launch.Kernel
     grid: tuple[int, int]
     tail: tuple[int | float, ...]
 
@@ -90,24 +88,24 @@ def _run(
     eps: float, weight_offset: float, cast_before_weight: bool,
 ) -> None:  # fmt: skip
     """Launch on non-empty operands. y and total are contiguous, or x and residual themselves."""
-    weight_pointer = 0
     if weight is not None:
         weight = _plain_weight(weight, x.dtype)
-        weight_pointer = weight.data_ptr()
-    x_pointer, y_pointer = x.data_ptr(), y.data_ptr()
-    pointers: tuple[int, ...] = (x_pointer, y_pointer, weight_pointer)
-    addresses = x_pointer | y_pointer | weight_pointer
-    if residual is not None and total is not None:
-        pointers = (x_pointer, y_pointer, residual.data_ptr(), total.data_ptr(), weight_pointer)
-        addresses |= pointers[2] | pointers[3]
-    plan = plan_of(x, residual, weight, aligned=addresses % ALIGNMENT == 0, in_place=x is y)
+    operands = (x, y, weight) if residual is None else (x, y, residual, total, weight)
+    aligned = not any(operand.data_ptr() % ALIGNMENT for operand in operands if operand is not None)
+    plan = plan_of(x, residual, weight, aligned=aligned, in_place=x is y)
     if plan is None:
         _run_on_copies(x, y, residual, total, weight, eps, weight_offset, cast_before_weight)
         return
-    device = x.get_device()
-    plan.launch(
-        device, _current_stream(device), *plan.grid, 1, *pointers, eps, weight_offset, cast_before_weight, *plan.tail
-    )
+    addresses = [0 if operand is None else operand for operand in operands]
+    values = (*addresses, eps, weight_offset, cast_before_weight, *plan.tail)
+    outputs: tuple[Tensor, ...]
+    if total is None:
+        op, outputs = "rms_norm", (y,)
+    else:
+        op, outputs = ("fused_add_rms_norm_", ()) if x is y else ("fused_add_rms_norm", (y, total))
+    inputs = (x, weight) if residual is None else (x, residual, weight)
+    args = (*inputs, eps, weight_offset, cast_before_weight)
+    bound.launch(op, args, plan.kernel, x.get_device(), (*plan.grid, 1), values, outputs)
 
 
 def _run_on_copies(
@@ -151,7 +149,7 @@ def _make_plan(
     assert arch is not None  # checked tensors on a device that runs kernels
     kernel = launcher.kernel(arch, config.name)
     weight_kind = 0 if weight is None else 2 if weight.dtype is torch.float32 else 1
-    return Plan(config, kernel.launch, grid(rows.rows, config), (weight_kind, *_sizes(rows, hidden, config)))
+    return Plan(config, kernel, grid(rows.rows, config), (weight_kind, *_sizes(rows, hidden, config)))
 
 
 def _dense_strides(shape: torch.Size) -> list[int]:

@@ -6,7 +6,6 @@ element, at any stride, where it is not. Inputs whose rows need more than one st
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from .. import launch
 from ..kernels.configs import SwigluConfig
 from ..kernels.hopper.tuning.swiglu import SwigluProblem, grid, select
-from . import route
+from . import bound, route
 from .rows import ALIGNMENT, ELEMENT_BYTES, merge_rows, reciprocal
 
 __all__ = ["Plan", "silu_and_mul", "swiglu"]
@@ -23,7 +22,6 @@ __all__ = ["Plan", "silu_and_mul", "swiglu"]
 MAX_PLANS = 4096
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
 class Plan(NamedTuple):
@@ -33,7 +31,7 @@ class Plan(NamedTuple):
     """
 
     config: SwigluConfig
-    launch: Callable[..., None]
+    kernel: launch.Kernel
     blocks: int
     up_offset: int
     tail: tuple[int, ...]
@@ -61,8 +59,8 @@ def swiglu(gate: Tensor, up: Tensor, offs: Tensor | None) -> Tensor:
 
 
 def _run_packed(x: Tensor, interleaved: bool, out: Tensor) -> None:
-    device, launcher, pointer = x.get_device(), launch.current_launcher(), x.data_ptr()
-    aligned = (pointer | out.data_ptr()) % ALIGNMENT == 0
+    device, launcher = x.get_device(), launch.current_launcher()
+    aligned = (x.data_ptr() | out.data_ptr()) % ALIGNMENT == 0
     key = (x.shape, x.stride(), x.dtype, interleaved, aligned, device, launcher)
     plan = _plans.get(key, _MISSING)
     if plan is _MISSING:
@@ -70,14 +68,14 @@ def _run_packed(x: Tensor, interleaved: bool, out: Tensor) -> None:
     if plan is None:
         _run_packed(x.contiguous(), interleaved, out)
         return
-    inputs = (pointer,) if plan.config.layout == "pairs" else (pointer, pointer + plan.up_offset)
-    plan.launch(device, _current_stream(device), plan.blocks, 1, 1, *inputs, out.data_ptr(), 0, 0, *plan.tail)
+    inputs = (x,) if plan.config.layout == "pairs" else (x, (x, plan.up_offset))
+    values = (*inputs, out, 0, 0, *plan.tail)
+    bound.launch("silu_and_mul", (x, interleaved), plan.kernel, device, (plan.blocks, 1, 1), values, (out,))
 
 
 def _run(gate: Tensor, up: Tensor, out: Tensor, offs: Tensor | None) -> None:
     device, launcher = gate.get_device(), launch.current_launcher()
-    pointers = gate.data_ptr(), up.data_ptr(), out.data_ptr()
-    aligned = (pointers[0] | pointers[1] | pointers[2]) % ALIGNMENT == 0
+    aligned = (gate.data_ptr() | up.data_ptr() | out.data_ptr()) % ALIGNMENT == 0
     key = (gate.shape, gate.stride(), up.stride(), gate.dtype, aligned, device, launcher)
     plan = _plans.get(key, _MISSING)
     if plan is _MISSING:
@@ -85,11 +83,9 @@ def _run(gate: Tensor, up: Tensor, out: Tensor, offs: Tensor | None) -> None:
     if plan is None:
         _run(gate.contiguous(), up.contiguous(), out, offs)
         return
-    ends = (0, 0)
-    if offs is not None:
-        offs = offs if offs.is_contiguous() else offs.contiguous()
-        ends = offs.data_ptr(), offs.shape[0]
-    plan.launch(device, _current_stream(device), plan.blocks, 1, 1, *pointers, *ends, *plan.tail)
+    ends = (0, 0) if offs is None else (offs.contiguous(), offs.shape[0])
+    values = (gate, up, out, *ends, *plan.tail)
+    bound.launch("swiglu", (gate, up, offs), plan.kernel, device, (plan.blocks, 1, 1), values, (out,))
 
 
 def _remember(key: tuple[Any, ...], plan: Plan | None) -> Plan | None:
@@ -141,4 +137,4 @@ def _make_plan(
         tail += tuple(pitches)
     else:
         tail += (pitches[0], steps[0], pitches[1], steps[1])
-    return Plan(config, kernel.launch, grid(rows, problem.columns, config), up_offset, tail)
+    return Plan(config, kernel, grid(rows, problem.columns, config), up_offset, tail)

@@ -554,9 +554,6 @@ class _Brev:
 class _Brkpt:
     def __call__(self, /, *, pred: Guard = None) -> None: ...
 
-class _Call:
-    def __call__(self, function: str | Global, /, *, uni: bool = False, pred: Guard = None) -> None: ...
-
 class _Clusterlaunchcontrol:
     get_first_ctaid: _ClusterlaunchcontrolGetFirstCtaid
     is_canceled: _ClusterlaunchcontrolIsCanceled
@@ -893,7 +890,6 @@ class _Ptx:
     bra: _Bra
     brev: _Brev
     brkpt: _Brkpt
-    call: _Call
     clusterlaunchcontrol: _Clusterlaunchcontrol
     clz: _Clz
     cnot: _Cnot

@@ -5,6 +5,7 @@ python -m pyptx_ops.dsl.stub
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,14 +163,8 @@ def _code(text: str) -> str:
 
 
 def _shorter(spelling: str) -> str:
-    """The wgmma shapes differ in N only."""
-    words = spelling.split("|")
-    return spelling if len(words) < 16 else f"{words[0]}|{words[1]}|…|{'|'.join(words[next_end(words) :])}"
-
-
-def next_end(words: list[str]) -> int:
-    """Where the first run of choices ends."""
-    return next(i for i, word in enumerate(words) if "}" in word and i)
+    """The shapes of wgmma, a long run that differs in N only, by their first two and the last."""
+    return re.sub(r"(\{\.shape!:\w+\|\w+\|)(?:\w+\|){12,}(\w+\})", r"\1…|\2", spelling)
 
 
 def _target(target: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dsl import Kernel, Pred, Reg, Var, ptx, special
+from ..dsl import Kernel, Reg, Var, ptx, special
 from ..dsl.macros import FULL_MASK, ceil_div, first_lane, warp_inclusive_sum
 
 __all__ = ["GroupedSchedule", "StaticSchedule", "Tile"]
@@ -21,7 +21,6 @@ class Tile:
     """A tile of the output. Rows token … token_end − 1 of it exist; `token_end` may lie beyond the tile.
 
     weight: first column.  group: whose weights.  k_blocks: 0 where the result is zero whatever the operands hold.
-    another: whether this worker gets a tile after this one; known where the sizes are.
     """
 
     token: Reg
@@ -29,7 +28,6 @@ class Tile:
     weight: Reg
     group: Reg | int
     k_blocks: Reg
-    another: Pred | None = None
 
 
 def band_order(index: Reg, token_tiles: Reg, weight_tiles: Reg) -> tuple[Reg, Reg]:
@@ -44,11 +42,11 @@ def band_order(index: Reg, token_tiles: Reg, weight_tiles: Reg) -> tuple[Reg, Re
 
 
 class StaticSchedule:
-    """One problem whose sizes the host knows: tiles are dealt round robin to `workers` (CTAs or clusters)."""
+    """One problem whose sizes the host knows: tiles are dealt round robin to `workers`, or one to each (None)."""
 
     def __init__(
-        self, k: Kernel, *, worker: Reg, workers: Reg, m: Reg, n: Reg, k_blocks: Reg, tokens: int, weights: int
-    ):
+        self, k: Kernel, *, worker: Reg, workers: Reg | None, m: Reg, n: Reg, k_blocks: Reg, tokens: int, weights: int
+    ):  # fmt: skip
         self.k = k
         self.m = m
         self.k_blocks = k_blocks
@@ -57,15 +55,14 @@ class StaticSchedule:
         self.weight_tiles = ceil_div(n, weights)
         self.total = self.token_tiles * self.weight_tiles
         self.index = k.var("u32", worker)
-        self.workers = workers
+        self.workers = self.total if workers is None else workers
 
     def next(self) -> Tile:
         """The next tile; leaves the surrounding k.loop() when there is none."""
         self.k.break_(self.index >= self.total)
         token, weight = band_order(self.index, self.token_tiles, self.weight_tiles)
         self.index += self.workers
-        another = self.index < self.total
-        return Tile(token * self.tokens, self.m, weight * self.weights, 0, self.k_blocks, another)
+        return Tile(token * self.tokens, self.m, weight * self.weights, 0, self.k_blocks)
 
 
 class GroupedSchedule:

@@ -2,8 +2,10 @@
 
 An op is declared once with what it does (`run`, which checks, then computes or launches), what it returns (`fake`) and
 how it differentiates (`backward`). The kernel on the Autograd key is ours, because it is on the way of every eager
-call: the dispatch key set tells in one look whether anything but the tensor's own backend still waits below (a mode, a
-subclass, a transform, functionalization). If nothing does and no input requires grad, `run` is called straight away.
+call. Where no input requires grad and no mode or forward-mode level is active, it tries the bound calls
+(`dispatch/bound.py`), which take plain tensors only. Otherwise the dispatch key set tells whether anything but the
+tensor's own backend still waits below (a mode, a subclass, a transform, functionalization); if nothing does, `run` is
+called straight away.
 """
 
 from __future__ import annotations
@@ -16,24 +18,24 @@ import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+from pyptx_ops.dispatch import bound
+
 __all__ = ["LIBRARY", "register", "register_inplace"]
 
 LIBRARY = torch.library.Library("pyptx", "DEF")
 
-_BACKENDS = ("CPU", "CUDA")
 _KeySet = torch._C.DispatchKeySet
 _Key = torch._C.DispatchKey
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _any_requires_grad = torch._C._any_requires_grad
 _grad_enabled = torch.is_grad_enabled
+_active_modes = torch._C._len_torch_dispatch_stack
+_increment_version = torch.autograd.graph.increment_version
 
-# Key sets in which autograd is followed by the backend and nothing else, by their bits. ADInplaceOrView is among them
-# only where the op has a kernel for it.
-_PLAIN = {
-    (_KeySet(backend) | _KeySet(autograd) | also).raw_repr()
-    for backend, autograd in ((_Key.CPU, _Key.AutogradCPU), (_Key.CUDA, _Key.AutogradCUDA))
-    for also in (_KeySet(_Key.Undefined), _KeySet(_Key.ADInplaceOrView))
-}
+# Keys below autograd for which an op has no kernel, so that the dispatcher skips them.
+_SKIPPED = _KeySet(_Key.BackendSelect)
+_SKIPPED_IF_FUNCTIONAL = _SKIPPED | _KeySet(_Key.ADInplaceOrView)
+_PLAIN = {_KeySet(backend).raw_repr() for backend in (_Key.CPU, _Key.CUDA)}  # the backend and nothing else
 _AUTOCAST = {"cpu": _KeySet(_Key.AutocastCPU), "cuda": _KeySet(_Key.AutocastCUDA)}
 
 
@@ -57,21 +59,23 @@ def register(
             `ctx.needs_input_grad` says which are asked for.
         autocast: whether floating-point inputs are cast to the autocast dtype where autocast is on.
     """
-    op = _define(schema, (torch.Tag.flexible_layout,), run, fake)
+    op, run_bound = _define(schema, (torch.Tag.flexible_layout,), run, fake)
     defaults = _positional_defaults(run)
-    function = _function(op, run, save, backward)
+    below = _below(op, run, _SKIPPED_IF_FUNCTIONAL)
+    function = _function(op, run_bound, below, save, backward)
 
-    def autograd(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def autograd(*args: Any, **kwargs: Any) -> Any:
         # Inside a forward-mode level any argument may have a tangent, which the node refuses and would not drop.
         if not (_grad_enabled() and _any_requires_grad(*args)) and forward_ad._current_level < 0:
-            if keyset.raw_repr() in _PLAIN:
-                return run(*args, **kwargs)
-            with _below_autograd():
-                return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+            if not _active_modes():
+                result = run_bound(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            return below(*args, **kwargs)
         # The dispatcher drops trailing arguments that equal their defaults: autograd wants one gradient for each.
-        return function(*args, *defaults[len(args) :], keyset, kwargs)
+        return function(*args, *defaults[len(args) :], kwargs)
 
-    LIBRARY.impl(op._opname, autograd, "Autograd", with_keyset=True)
+    LIBRARY.impl(op._opname, autograd, "Autograd")
     if autocast:
         for device_type in _AUTOCAST:
             kernel = _autocast_kernel(op, device_type)
@@ -83,38 +87,63 @@ def register_inplace(
     schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int
 ) -> torch._ops.OpOverload:
     """Defines an op that overwrites its first `mutated` arguments, returns nothing and has no derivative."""
-    op = _define(schema, (torch.Tag.needs_exact_strides,), run, fake)
+    op, run_bound = _define(schema, (torch.Tag.needs_exact_strides,), run, fake)
     name = op._opname
+    below = _below(op, run, _SKIPPED)
 
-    def autograd(keyset: Any, *args: Any) -> None:
+    def autograd(*args: Any) -> None:
         if (_grad_enabled() and _any_requires_grad(*args)) or (forward_ad._current_level >= 0 and _any_tangent(args)):
             raise RuntimeError(
                 f"{name}: works in place and has no derivative, but an argument requires grad; use "
                 f"{name.rstrip('_')}, or call it under torch.no_grad()"
             )
-        if keyset.raw_repr() in _PLAIN:
-            run(*args)
-            torch.autograd.graph.increment_version(args[:mutated])
-            return
-        with _below_autograd():
-            op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+        if _active_modes() or run_bound(*args) is NotImplemented:
+            below(*args)
+        else:
+            _increment_version(args[:mutated])
 
     def bump_versions(keyset: Any, *args: Any) -> None:
         with torch._C._AutoDispatchBelowADInplaceOrView():
             op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args)
-        torch.autograd.graph.increment_version(args[:mutated])
+        _increment_version(args[:mutated])
 
-    LIBRARY.impl(name, autograd, "Autograd", with_keyset=True)
+    LIBRARY.impl(name, autograd, "Autograd")
     LIBRARY.impl(name, bump_versions, "ADInplaceOrView", with_keyset=True)
     return op
 
 
-def _define(schema: str, tags: tuple[Any, ...], run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+def _define(
+    schema: str, tags: tuple[Any, ...], run: Callable[..., Any], fake: Callable[..., Any]
+) -> tuple[Any, Callable[..., Any]]:
+    """The op, and what runs its bound calls."""
     name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag, *tags)).removeprefix("pyptx::")
-    for backend in _BACKENDS:
-        LIBRARY.impl(name, run, backend)
+    run_bound = bound.calls_of(name, run)
+
+    def cuda(*args: Any, **kwargs: Any) -> Any:
+        result = run_bound(*args, **kwargs)
+        return run(*args, **kwargs) if result is NotImplemented else result
+
+    LIBRARY.impl(name, run, "CPU")
+    LIBRARY.impl(name, cuda, "CUDA")
     torch.library.register_fake(f"pyptx::{name}", fake, lib=LIBRARY)
-    return getattr(torch.ops.pyptx, name).default
+    return getattr(torch.ops.pyptx, name).default, run_bound
+
+
+def _below(op: Any, run: Callable[..., Any], skipped: Any) -> Callable[..., Any]:
+    """The op as it goes on below autograd."""
+
+    def below(*args: Any, **kwargs: Any) -> Any:
+        keys = torch._C._dispatch_tls_local_include_set()
+        for arg in args:
+            if isinstance(arg, torch.Tensor):
+                keys = keys | torch._C._dispatch_keys(arg)
+        keys = (keys - torch._C._dispatch_tls_local_exclude_set() - skipped) & torch._C._after_autograd_keyset
+        if keys.raw_repr() in _PLAIN:
+            return run(*args, **kwargs)
+        with _below_autograd():
+            return op.redispatch(keys, *args, **kwargs)
+
+    return below
 
 
 def _any_tangent(args: tuple[Any, ...]) -> bool:
@@ -128,24 +157,25 @@ def _positional_defaults(run: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _function(
-    op: Any, run: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The op as a node of the autograd graph. Its inputs are the op's, then the key set and the keyword arguments."""
+    op: Any, run_bound: Callable[..., Any], below: Callable[..., Any], save: Callable[..., None],
+    backward: Callable[..., Any],
+) -> Callable[..., Any]:  # fmt: skip
+    """The op as a node of the autograd graph. Its inputs are the op's, then a dictionary of keyword arguments."""
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        *args, keyset, kwargs = inputs
+        *args, kwargs = inputs
         save(ctx, *args, **kwargs)
-        if keyset.raw_repr() in _PLAIN:
-            return run(*args, **kwargs)
-        with _below_autograd():
-            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+        result = NotImplemented if _active_modes() else run_bound(*args, **kwargs)
+        return below(*args, **kwargs) if result is NotImplemented else result
 
     def gradients(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return (*backward(ctx, *grads), None, None)
+        return (*backward(ctx, *grads), None)
 
     def forward_at_level(ctx: Any, *inputs: Any) -> Any:
+        *args, kwargs = inputs
+        save(ctx, *args, **kwargs)
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # the levels below record this call too
-            return forward(ctx, *inputs)
+            return below(*args, **kwargs)
 
     def node(base: type, forward: Callable[..., Any]) -> Any:
         members = {"forward": staticmethod(forward), "backward": staticmethod(gradients)}

@@ -109,11 +109,8 @@ def test_leaving_a_run_time_loop_from_python_is_refused(leave: str) -> None:
             return line
         return line
 
-    kernel = Kernel("k")
-    with (
-        pytest.raises(TraceError, match="k.range opened here was left with Python's break, return or an exception") as caught,
-        kernel as k,
-    ):
+    says = "k.range opened here was left with Python's break, return or an exception"
+    with pytest.raises(TraceError, match=says) as caught, Kernel("k") as k:
         line = body(k)
     assert caught.value.location.file == __file__
     assert caught.value.location.line == line

@@ -19,7 +19,6 @@ def _redux(values: Mapping[str, Value]) -> Verdict:
 
 ROWS = (
     Row("bra", "bra{.uni}", "target:label"),
-    Row("call", "call{.uni}", "function:label", "2.0", doc="A function without parameters and result."),
     Row("ret", "ret{.uni}"),
     Row("exit", "exit"),
     Row("trap", "trap"),

@@ -1,7 +1,7 @@
 """GEMM and grouped GEMM on wgmma: out[m, n] = Σ_k tokens[m, k] · weights[n, k] (+ bias[n]), fp32 accumulation.
 
 One producer warp loads tiles of both operands by TMA into a ring of shared-memory stages; consumer warpgroups of 64
-rows each multiply them; the grid is persistent.
+rows each multiply them; the grid is persistent, but for split K.
 
     warp 0 of the last warpgroup          ring of stages                 consumer warpgroup c (64 rows of X each)
     for tile, for k block:                ┌──────────────┐               for tile, for k block:
@@ -141,16 +141,18 @@ def build(config: GemmConfig) -> Kernel:
             ptx.prefetch.tensormap(args.x_map)
             ptx.prefetch.tensormap(args.y_map)
             barriers.init(consumer_warps=4 * config.consumers)
-            epilogue.init_barriers()
             ptx.fence.mbarrier_init()
         ptx.bar.sync(0)
         if config.split_k > 1:
-            ptx.barrier.cluster.arrive()  # the split epilogue waits, before it reaches into other CTAs
+            ptx.barrier.cluster.arrive()  # waited for before anyone reaches into another CTA
         producer_registers, consumer_registers = layout.registers
         with k.if_(warpgroup == config.consumers):
             ptx.setmaxnreg(producer_registers, action="dec")
             with k.if_((thread & 127) < 32):
                 producer(k, layout, args, stages, barriers)
+            if config.split_k > 1:  # each thread arrives once per phase, also those that have no parts to send
+                ptx.barrier.cluster.wait()
+                ptx.barrier.cluster.arrive()
         with k.else_():
             ptx.setmaxnreg(consumer_registers, action="inc")
             consumer(k, layout, args, stages, barriers, epilogue, thread)
@@ -183,16 +185,19 @@ def declare_arguments(k: Kernel, layout: Layout) -> Arguments:
 def schedule(k: Kernel, config: GemmConfig, args: Arguments) -> GroupedSchedule | StaticSchedule:
     """The order in which this CTA (or its cluster) takes tiles; every role walks it alike."""
     worker, workers = ptx.mov(special("ctaid.x"), type="u32"), ptx.mov(special("nctaid.x"), type="u32")
-    if config.split_k > 1:
-        shift = config.split_k.bit_length() - 1
-        worker, workers = worker >> shift, workers >> shift
-    k_blocks = ceil_div(args.k, config.tile_k)
-    common = {"worker": worker, "workers": workers, "m": args.m, "n": args.n, "k_blocks": k_blocks}
+    m, n, k_blocks = args.m, args.n, ceil_div(args.k, config.tile_k)
+    tokens, weights = config.tokens, config.weights
     if args.offs is not None and args.groups is not None:
         return GroupedSchedule(
-            k, offs=args.offs, groups=args.groups, tokens=config.tokens, weights=config.weights, **common
+            k, worker=worker, workers=workers, m=m, n=n, k_blocks=k_blocks, offs=args.offs, groups=args.groups,
+            tokens=tokens, weights=weights,
+        )  # fmt: skip
+    if config.split_k == 1:
+        return StaticSchedule(
+            k, worker=worker, workers=workers, m=m, n=n, k_blocks=k_blocks, tokens=tokens, weights=weights
         )
-    return StaticSchedule(k, tokens=config.tokens, weights=config.weights, **common)
+    cluster = worker // config.split_k
+    return StaticSchedule(k, worker=cluster, workers=None, m=m, n=n, k_blocks=k_blocks, tokens=tokens, weights=weights)
 
 
 def k_range(config: GemmConfig, k_blocks: Reg) -> tuple[Reg | int, Reg]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...dsl import Kernel, Pred, Reg, RegArray, SharedPlan, ptx, special
-from ...dsl.macros import FULL_MASK, wait_parity
+from ...dsl.macros import FULL_MASK
 from ..configs import GemmConfig
 from ..schedule import Tile
 
@@ -85,9 +85,6 @@ class Epilogue:
         self.config = config
         self.group_bytes = (config.tile_n if config.swap else 64) * STAGING_ROW
         self.staging = smem.array("staging", config.consumers * self.group_bytes, 1024)
-
-    def init_barriers(self) -> None:
-        """Nothing but named barriers is used."""
 
     def prepare(self, k: Kernel, args: Arguments, thread: Reg) -> None:
         """What a thread computes once: who it is, and its addresses in the staging rows."""
@@ -216,9 +213,8 @@ class Epilogue:
 class SplitEpilogue:
     """The CTAs of a cluster hold fp32 parts of one swapped tile; each adds and writes its share of the tokens.
 
-    Every CTA sends the parts of each share to the CTA that owns it, and each warp then arrives on the owners' `ready`
-    barriers. An owner adds the parts in rank order. If another tile follows, its warps arrive on all `free` barriers,
-    for which the senders wait before they write again; after the last tile nobody touches another CTA's memory.
+    Every CTA sends the parts of each share to the CTA that owns it. Once the whole cluster has, the owners add the
+    parts in rank order. A cluster works on one tile, so the parts are written once.
     """
 
     def __init__(self, config: GemmConfig, smem: SharedPlan):
@@ -226,46 +222,26 @@ class SplitEpilogue:
         self.share = config.tile_n // config.split_k  # tokens per CTA
         self.row = config.tile_m + 4  # floats; 4 more keep the fragment's stores off each other's banks
         self.parts = smem.array("parts", config.tile_n * self.row * 4, 16)  # from each rank: share × row
-        self.ready = smem.array("ready", 8, 8)
-        self.free = smem.array("free", 8, 8)
-
-    def init_barriers(self) -> None:
-        """An arrival per consumer warp of the cluster; the thread that initialises the ring does this."""
-        warps = 4 * self.config.consumers * self.config.split_k
-        ptx.mbarrier.init(self.ready, warps)
-        ptx.mbarrier.init(self.free, warps)
 
     def prepare(self, k: Kernel, args: Arguments, thread: Reg) -> None:
-        """What a thread computes once: its place in the parts, and whom its warp tells."""
+        """What a thread computes once: its place in the parts."""
         self.output = Output(self.config, args)
         self.args = args
         self.thread = thread
         self.rank = ptx.mov(special("cluster_ctarank"), type="u32")
-        self.phase = k.var("u32", 0)
         lane = thread & 31
         self.token = (lane & 3) << 1
         weight = (thread >> 5) * 16 + (lane >> 2)  # warps 0 … 4 · consumers − 1 hold 16 weights each
         slot = self.rank * self.share
         self.mine = self.parts.reg() + (slot * self.row + weight) * 4
-        self.tells = lane < self.config.split_k
-        peer = lane & (self.config.split_k - 1)
-        self.peer_ready = ptx.mapa(self.ready.reg(), peer, type="u32", space="shared::cluster")
-        self.peer_free = ptx.mapa(self.free.reg(), peer, type="u32", space="shared::cluster")
-        ptx.barrier.cluster.wait()  # the other CTAs' barriers are initialised
+        ptx.barrier.cluster.wait()  # every CTA of the cluster runs
 
     def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
         """Send the parts, add those of this CTA's tokens, then the bias; round and store."""
-        wait_parity(self.free.reg(), self.phase ^ 1, cluster=True)
         self._send(accumulator)
-        ptx.bar.warp.sync(FULL_MASK)
-        ptx.mbarrier.arrive(self.peer_ready, sem="release", scope="cluster", space="shared::cluster", pred=self.tells)
-        wait_parity(self.ready.reg(), self.phase, cluster=True)
+        ptx.barrier.cluster.arrive()
+        ptx.barrier.cluster.wait()
         self._add_and_store(k, tile)
-        ptx.bar.warp.sync(FULL_MASK)
-        assert tile.another is not None  # a static schedule knows
-        again = self.tells & tile.another
-        ptx.mbarrier.arrive(self.peer_free, sem="release", scope="cluster", space="shared::cluster", pred=again)
-        self.phase ^= 1
 
     def _send(self, accumulator: RegArray) -> None:
         for group in range(len(accumulator) // 4):

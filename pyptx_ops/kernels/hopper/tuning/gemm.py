@@ -113,8 +113,7 @@ def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
 
 
 def grid(problem: GemmProblem, config: GemmConfig, sms: int) -> int:
-    """CTAs to launch: one per tile, at most as many as are resident (a multiple of the cluster)."""
+    """CTAs to launch: one per tile, at most as many as are resident; with split K a cluster per tile."""
     weight_tiles = -(-problem.n // config.weights)
     tiles = (-(-problem.m // config.tokens) + problem.groups) * weight_tiles
-    resident = sms * config.blocks_per_sm
-    return min(tiles, resident // config.split_k) * config.split_k
+    return tiles * config.split_k if config.split_k > 1 else min(tiles, sms * config.blocks_per_sm)

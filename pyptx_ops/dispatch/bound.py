@@ -1,0 +1,106 @@
+"""Bound calls: a call of a kind that was planned before is launched without Python.
+
+`calls_of(op, run)` is what an op tries first. The families `launch` through here, which binds the kind of the call;
+whatever is not bound, or is no plain call, is answered with NotImplemented and goes the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..launch import BoundCalls, Kernel, bound_calls, can_bind, may_bind
+
+__all__ = ["calls_of", "launch"]
+
+_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# What DLPack does not tell of a tensor: that its values are the negated memory, that its dimensions have names.
+_UNUSUAL = tuple(getattr(torch.Tensor, name) for name in ("is_neg", "has_names") if hasattr(torch.Tensor, name))
+
+_tables: dict[str, BoundCalls] = {}
+_current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+
+
+def calls_of(op: str, run: Callable[..., Any], device_type: int = 2) -> Callable[..., Any]:
+    """A function with the arguments of `run` that launches bound calls and answers NotImplemented to others.
+
+    run: its signature is the op's.  device_type: DLPack's number of the device whose tensors are taken.
+    """
+    parameters = signature(run).parameters.values()
+    if _EXCHANGE is None or not can_bind():
+        return _nothing_is_bound
+    table = _tables[op] = bound_calls(
+        exchange=_EXCHANGE,
+        names=tuple(parameter.name for parameter in parameters),
+        defaults=tuple(parameter.default for parameter in parameters if parameter.default is not Parameter.empty),
+        tensor_types=_TENSORS,
+        constant_types=(torch.dtype,),
+        unusual=_UNUSUAL,
+        allocate=torch.empty_like,
+        device_type=device_type,
+    )
+    return table.run
+
+
+def _nothing_is_bound(*args: Any, **kwargs: Any) -> Any:
+    return NotImplemented
+
+
+def launch(
+    op: str, args: tuple[object, ...], kernel: Kernel, device: int, grid: tuple[int, int, int],
+    values: tuple[Any, ...], outputs: tuple[Tensor, ...] = (),
+) -> None:  # fmt: skip
+    """Enqueues a grid on the current stream, and lets later calls of the kind of this one do the same without Python.
+
+    args: all the op's arguments.
+    values: those of the launch; a tensor stands for its address, and (tensor, offset) for one so many bytes on.
+    outputs: contiguous tensors that the call made and returns.
+    """
+    numbers = [_number(value) for value in values]
+    kernel.launch(device, _current_stream(device), *grid, *numbers)
+    table = _tables.get(op)
+    if table is None or not may_bind(kernel) or _is_capturing():
+        return
+    addresses = _addresses((*args, *outputs), values)
+    models = tuple(map(_model, outputs))
+    if addresses is not None and all(map(_makes, models, outputs)):
+        table.add(args, kernel, device, grid, tuple(numbers), addresses, models)
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return value[0].data_ptr() + value[1] if isinstance(value, tuple) else value
+
+
+def _addresses(operands: tuple[object, ...], values: tuple[Any, ...]) -> tuple[tuple[int, int, int], ...] | None:
+    """(position, operand, offset) of each address; None where one is not an operand's, but that of a copy, say."""
+    known = {id(operand): index for index, operand in enumerate(operands) if isinstance(operand, Tensor)}
+    found = []
+    for position, value in enumerate(values):
+        tensor, offset = value if isinstance(value, tuple) else (value, 0)
+        if isinstance(tensor, Tensor):
+            if id(tensor) not in known:
+                return None
+            found.append((position, known[id(tensor)], offset))
+    return tuple(found)
+
+
+def _is_capturing() -> bool:
+    """In a graph capture, memory that is kept would keep the graph's whole pool."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _model(out: Tensor) -> Tensor:
+    """A tensor of one item, that `torch.empty_like` makes contiguous tensors of the shape of `out` from."""
+    with torch.inference_mode(False):
+        return torch.empty((1,) * out.dim(), dtype=out.dtype, device=out.device).expand(out.shape)
+
+
+def _makes(model: Tensor, out: Tensor) -> bool:
+    return torch.empty_like(model).stride() == out.stride()
