@@ -20,6 +20,7 @@ if importlib.util.find_spec("torch") is not None:
 
 if TYPE_CHECKING:
     from pyptx_ops.integrations.patching import patch, unpatch
+    from pyptx_ops.simulator import simulate
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "patch",
     "rms_norm",
     "silu_and_mul",
+    "simulate",
     "swiglu",
     "unpatch",
 ]
@@ -39,4 +41,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("patch", "unpatch"):
         return getattr(importlib.import_module("pyptx_ops.integrations.patching"), name)
+    if name == "simulate":
+        return importlib.import_module("pyptx_ops.simulator").simulate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -39,8 +39,8 @@ else:
 
 __all__ = [
     "BoundCalls", "CudaLauncher", "DriverNotFound", "Kernel", "LaunchError", "Launcher", "bound_calls", "can_bind",
-    "current_launcher", "default_launcher", "device_count", "driver_version", "may_bind", "param_spec", "unbound",
-    "use_launcher",
+    "current_launcher", "default_launcher", "device_count", "driver_version", "may_bind", "param_spec",
+    "simulated_multiprocessors", "unbound", "use_launcher",
 ]  # fmt: skip
 
 
@@ -182,6 +182,11 @@ def default_launcher() -> CudaLauncher:
 def current_launcher() -> Launcher:
     """The launcher in use: that of the innermost `use_launcher`, else the default one. Key caches of kernels by it."""
     return _used[-1] if _used else default_launcher()
+
+
+def simulated_multiprocessors() -> int | None:
+    """The `multiprocessors` of the launcher in use, which one has that runs kernels on CPU tensors; None for a GPU's."""
+    return getattr(_used[-1], "multiprocessors", None) if _used else None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch
 from pyptx_ops import launch
 from pyptx_ops.manifest import ManifestError
 
-__all__ = ["ARCHES", "KERNEL_DTYPES", "Route", "route", "runs_kernels"]
+__all__ = ["ARCHES", "KERNEL_DTYPES", "Route", "multiprocessors", "route", "runs_kernels"]
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 ARCHES = {(9, 0): "sm_90a"}
@@ -50,9 +50,13 @@ _warned: set[str] = set()
 def route(device: torch.device | str | int) -> Route:
     """Says whether the ops run kernels or the reference path on a device, and why. Cached per device.
 
-    device: an integer is the index of a CUDA device.
+    device: an integer is the index of a CUDA device, or -1 for the CPU.
     """
-    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if isinstance(device, int):
+        device = torch.device("cuda", device) if device >= 0 else torch.device("cpu")
+    device = torch.device(device)
+    if device.type == "cpu" and launch.simulated_multiprocessors() is not None:
+        return Route("kernel", ARCHES[9, 0], "the kernels are simulated")
     if device.type != "cuda":
         return Route("reference", None, f"{device.type} tensors take the reference path")
     return _routes[torch.cuda.current_device() if device.index is None else device.index]
@@ -60,7 +64,20 @@ def route(device: torch.device | str | int) -> Route:
 
 def runs_kernels(tensor: torch.Tensor) -> bool:
     """Whether an op on this tensor launches kernels: a CUDA device that has them, and a dtype that they take."""
-    return tensor.dtype in KERNEL_DTYPES and tensor.is_cuda and _routes[tensor.get_device()].path == "kernel"
+    if tensor.dtype not in KERNEL_DTYPES:
+        return False
+    if tensor.is_cuda:
+        return _routes[tensor.get_device()].path == "kernel"
+    return tensor.is_cpu and launch.simulated_multiprocessors() is not None
+
+
+def multiprocessors(device: int) -> int:
+    """Of a device that runs kernels, by its index (-1: the CPU, simulated)."""
+    simulated = launch.simulated_multiprocessors()
+    if device < 0 and simulated is not None:
+        return simulated
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
 
 
 def _cuda_route(index: int) -> Route:

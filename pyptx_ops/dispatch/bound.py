@@ -62,7 +62,8 @@ def launch(
     outputs: contiguous tensors that the call made and returns.
     """
     numbers = [_number(value) for value in values]
-    kernel.launch(device, _current_stream(device), *grid, *numbers)
+    stream = _current_stream(device) if device >= 0 else 0
+    kernel.launch(device, stream, *grid, *numbers)
     table = _tables.get(op)
     if table is None or not may_bind(kernel) or _is_capturing():
         return

@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import launch
 from ..kernels.configs import GemmConfig, Layout
 from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
-from . import bound, route
+from . import bound, multiprocessors, route
 
 __all__ = ["Plan", "gemm", "grouped_gemm", "plan_of"]
 
@@ -117,7 +117,7 @@ def _make_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.
     problem = GemmProblem(m, n, k, _DTYPE_NAMES[a.dtype], token_matrix.major, weight_matrix.major, groups)
     arch = route(device).arch
     assert arch is not None  # checked tensors on a device that runs kernels
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    sms = multiprocessors(device)
     config = select(problem, sms)
     kernel = launcher.kernel(arch, config.name)
     if weights.dim() == 2:  # the kernel sees one group

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .loader import Program, load
-from .report import POLICIES, Report, SimulationError, run
+from .report import POLICIES, Report, SimulationError, map_words, run
 
-__all__ = ["POLICIES", "Program", "Report", "SimulationError", "load", "run"]
+__all__ = ["POLICIES", "Program", "Report", "SimulationError", "load", "map_words", "run"]

@@ -1,0 +1,152 @@
+"""Runs the ops' own kernels on CPU tensors, without a GPU, and stops at the first thing that a kernel must not do.
+
+    with pyptx_ops.simulate(seed=1, policy="random"):
+        y = pyptx_ops.gemm(a, b)  # a, b on the CPU
+
+The kernels are traced when they are first asked for; the PTX that runs is the text that ptxas gets. What is modelled,
+and how to read a report: docs/simulator.md.
+"""
+
+from __future__ import annotations
+
+import gc
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+
+from . import launch
+from .dsl import Kernel
+from .dsl.ir import Function, Instruction
+from .dsl.sim import Program, load, map_words, run
+from .dsl.types import Param
+from .kernels.hopper.families import FAMILIES
+from .manifest import Manifest, ManifestError
+
+__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "simulate"]
+
+ARCH = "sm_90a"
+FORMATS = {"pointer": "Q", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f32": "f", "f64": "d"}
+MAP_BYTES = 128
+
+
+class SimulatedLauncher:
+    """Stands behind the Launcher protocol. Launches run at once, and raise SimulationError.
+
+    seed, policy: of the order in which warps and asynchronous operations take place (`dsl.sim.POLICIES`).
+    multiprocessors: how many the kernels are told of; few make persistent kernels take several tiles per CTA.
+    limit: warp instructions of a launch after which it is taken to be endless.
+    """
+
+    def __init__(self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000):
+        self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
+        self.executed = 0  # warp instructions so far
+
+    def kernel(self, arch: str, name: str) -> SimulatedKernel:
+        if arch != ARCH:
+            raise ManifestError(f"kernels for {ARCH} are simulated, not for {arch}")
+        return SimulatedKernel(self, traced(name))
+
+    def manifest(self, arch: str) -> Manifest:
+        """An empty one: kernels are traced by name."""
+        return Manifest(arch, None, ())
+
+
+class SimulatedKernel:
+    """A traced kernel on a simulated device."""
+
+    def __init__(self, launcher: SimulatedLauncher, kernel: Kernel):
+        self.launcher = launcher
+        self.params = kernel.params
+        self.name = kernel.entry
+        self.program = program_of(kernel)
+
+    def launch(self, device: int, stream: int, grid_x: int, grid_y: int, grid_z: int, /, *args: int | float) -> None:
+        """Runs one grid to its end. Device and stream are ignored."""
+        if not grid_x * grid_y * grid_z:
+            return
+        params, maps = pack(self.program, self.params, args)
+        launcher = self.launcher
+        launcher.executed += run(
+            self.program, (grid_x, grid_y, grid_z), params, maps, live_storages(),
+            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit,
+        )  # fmt: skip
+
+    def prepare(self, device: int, /) -> None:
+        """Nothing is left to do."""
+
+    def attributes(self, device: int, /) -> dict[str, int]:
+        return {}
+
+
+@cache
+def traced(name: str) -> Kernel:
+    """The kernel of a shipped config by its name. Raises ManifestError."""
+    for family in FAMILIES:
+        for config in family.configs:
+            if config.name == name:
+                return family.build(config)
+    raise ManifestError(f"no config makes a kernel {name!r}")
+
+
+@cache
+def program_of(kernel: Kernel) -> Program:
+    """A traced kernel, loaded; reports name its Python lines."""
+    (function,) = (s for s in kernel.module().statements if isinstance(s, Function))
+    instructions = [s for s in function.body.body if isinstance(s, Instruction)]
+    return load(
+        kernel.ptx(), block=kernel.block, cluster=kernel.cluster, shared_memory=kernel.dynamic_smem,
+        instructions=instructions,
+    )  # fmt: skip
+
+
+def pack(program: Program, params: tuple[Param, ...], args: tuple[int | float, ...]) -> tuple[bytes, list[int]]:
+    """The parameters as they lie in memory, and the tensor maps among them. Raises TypeError or OverflowError."""
+    wanted = sum(param.values for param in params)
+    if len(args) != wanted:
+        raise TypeError(f"{program.name} takes {wanted} values, got {len(args)}")
+    memory, maps, position = bytearray(program.param_bytes), [], 0
+    for param, (offset, _) in zip(params, program.params.values(), strict=True):
+        values = args[position : position + param.values]
+        position += param.values
+        if param.tensor_map:
+            maps += map_words(offset, param.tensor_map, tuple(int(value) for value in values))
+            continue
+        try:
+            struct.pack_into("<" + FORMATS[param.kind], memory, offset, values[0])
+        except struct.error as error:
+            raise OverflowError(f"{program.name}: {param.name} is {param.kind}, got {values[0]!r}") from error
+    return bytes(memory), maps
+
+
+def live_storages() -> list[tuple[int, int]]:
+    """(address, bytes) of the memory behind every CPU tensor that is alive: what a kernel may touch."""
+    found = set()
+    for item in gc.get_objects():
+        if issubclass(type(item), torch.Tensor) and type(item) in (torch.Tensor, torch.nn.Parameter):
+            if item.device.type == "cpu" and item.layout is torch.strided:
+                storage = item.untyped_storage()
+                found.add((storage.data_ptr(), storage.nbytes()))
+    return sorted(found)
+
+
+@contextmanager
+def simulate(
+    *, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000
+) -> Iterator[SimulatedLauncher]:
+    """Inside the block the ops run their Hopper kernels on CPU tensors of bf16 and fp16, in this process only.
+
+    Args:
+        seed: of the "random" policy's orders, and of the order of CTAs.
+        policy: when asynchronous copies and wgmma take place: "lazy" (as late as possible), "eager" (at once),
+            "reverse" (late, and the last one first), or "random".
+        multiprocessors: how many the ops plan for.
+        limit: warp instructions of one launch after which it is taken to be endless.
+
+    Raises (in an op): pyptx_ops.dsl.sim.SimulationError at the first thing that a kernel must not do.
+    """
+    with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit)) as launcher:
+        assert isinstance(launcher, SimulatedLauncher)
+        yield launcher
