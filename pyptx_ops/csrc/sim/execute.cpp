@@ -65,7 +65,9 @@ void Machine::leave(Warp& warp, Group& group, u32 mask) {
   group.mask &= ~mask;
   if (group.mask) ++group.pc;
   else warp.groups.erase(warp.groups.begin() + (&group - warp.groups.data()));
-  Cluster& cluster = *warp.cta->cluster;  // threads that are gone count as arrived
+  Cluster& cluster = *warp.cta->cluster;  // who is gone is not waited for, and its arrival is not counted any more
+  for (int l = 0; l < LANES; ++l)
+    cluster.arrived -= (mask >> l & 1) && warp.cluster_arrived[l] && warp.cluster_phase[l] == cluster.phase;
   u32 alive = 0;
   for (const Cta& cta : cluster.ctas) alive += cta.alive();
   if (alive && cluster.arrived == alive) {

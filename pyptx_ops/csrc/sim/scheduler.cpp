@@ -278,7 +278,7 @@ void Machine::run() {
       if (warp->alive == 0) continue;
       progress |= turn(*warp, quantum);
       if (shuffles) {
-        advance_copies(false);
+        progress |= advance_copies(false);
         if (!warp->queue.empty() && random_() % 4 == 0) carry_out_wgmma(*warp);
       }
     }
