@@ -37,7 +37,15 @@ void Machine::issue(Copy copy) {
   if (copy.shared % alignment || copy.global % 16)
     throw Problem("misaligned", "the shared address of this copy is a multiple of " + std::to_string(copy.shared % alignment ? copy.shared % 16 ? 1 : 16 : alignment) +
                   " bytes only, it needs " + std::to_string(alignment) + "; the global one needs 16");
-  if (load) claim(*copy.cta, copy.shared, copy.bytes);
+  if (load) {
+    MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
+    observe_barrier(*copy.issuer, *copy.barrier_cta, barrier, true);
+    claim(*copy.cta, copy.shared, copy.bytes);
+    observe_copy(*copy.issuer, *copy.cta, copy.shared, copy.bytes, barrier, copy.ins->line);
+  } else {
+    if (copy.shared >= SHARED_BASE && copy.shared - SHARED_BASE + copy.bytes <= copy.cta->data.size())
+      observe_fetch(*copy.issuer, *copy.cta, copy.issuer->now, copy.shared, static_cast<u32>(copy.bytes), 0);
+  }
   bool early = settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2);
   if (early) read_source(copy);
   copies_.push_back(std::move(copy));
@@ -205,7 +213,6 @@ bool Machine::asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask) {
           int at = tensor ? 3 : 3;
           const Operand& barrier = ins.arg(at);
           copy.barrier_cta = &cta_of(warp, static_cast<u32>(read<u32>(warp, barrier, mask)[l] + barrier.offset), false, &copy.barrier);
-          barrier_at(*copy.barrier_cta, copy.barrier);
           if (ins.flags & MULTICAST) ctas = read<u32>(warp, ins.arg(at + 1), mask)[l] & 0xFFFF;
         }
         for (u32 rank = 0; rank < 16; ++rank) {

@@ -68,12 +68,7 @@ void Machine::leave(Warp& warp, Group& group, u32 mask) {
   Cluster& cluster = *warp.cta->cluster;  // who is gone is not waited for, and its arrival is not counted any more
   for (int l = 0; l < LANES; ++l)
     cluster.arrived -= (mask >> l & 1) && warp.cluster_arrived[l] && warp.cluster_phase[l] == cluster.phase;
-  u32 alive = 0;
-  for (const Cta& cta : cluster.ctas) alive += cta.alive();
-  if (alive && cluster.arrived == alive) {
-    cluster.arrived = 0;
-    ++cluster.phase;
-  }
+  complete_cluster(cluster);
 }
 
 // Whether all lanes that the instruction names stand here; otherwise the group waits for them.

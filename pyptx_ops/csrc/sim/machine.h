@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <random>
@@ -36,16 +37,43 @@ struct TensorMap {
 // What a byte of shared memory holds.
 enum class Byte : u8 { unset, set, in_flight, barrier };
 
+// Up to which clock of each actor one may rely on what it did; see races.cpp.
+struct Clock {
+  std::vector<u32> seen, proxied;
+  void learn(const Clock& other);
+  void reach(u32 actor, u32 clock);
+};
+
 struct MBarrier {
   u32 expected = 0, pending = 0;
   s64 tx = 0;
   u64 phase = 0;
   int line = 0;
+  u32 actor = 0, initialiser = 0, initialised = 0;
+  bool published = false;  // by fence.mbarrier_init
+  Clock gathering, done;   // of this phase, and of the one before
 };
 
 struct NamedBarrier {
   u32 arrived = 0, expected = 0;
   u64 generation = 0;
+  Clock gathering, done;
+};
+
+constexpr u32 WORD = 4, CHUNK = 16;
+
+// What is remembered of shared memory: the last write of each word, the reads since, and wgmma's reads of 16 bytes.
+struct Shadow {
+  struct Write {
+    u32 clock = 0;
+    u16 actor = 0;
+    bool async = false;
+    int line = 0;
+  };
+  std::vector<Write> writes;
+  std::unique_ptr<u32[], void (*)(void*)> reads, fetches;
+  u32 cluster_warps, own_warps;
+  Shadow(u32 bytes, u32 cluster_warps, u32 own_warps);
 };
 
 enum class Wait : u8 { none, mbarrier, named, cluster, warp, warp_barrier, registers, bulk };
@@ -64,10 +92,13 @@ struct Wgmma {
   u64 a, b;
   bool accumulate;
   std::vector<u32> a_registers;  // 4 per lane, where A does not come from shared memory
+  Clock clock;                   // of its warp when it was issued
+  u32 number;                    // among its warp's, from 1
 };
 
 struct WgmmaGroup {
   size_t left = 0;           // wgmmas that were not carried out yet
+  u32 last = 0;              // the number of the last one
   std::vector<int> owned;    // registers, each as often as a wgmma of the group writes it
 };
 
@@ -90,6 +121,8 @@ struct Warp {
   u64 cluster_phase[LANES] = {};
   u64 bulk_open[LANES] = {};          // the number of the bulk group that is open
   u32 alive = ALL;
+  u32 actor = 0;
+  Clock now;
 };
 
 struct Cluster;
@@ -102,6 +135,7 @@ struct Cta {
   NamedBarrier named[16];
   std::vector<Warp> warps;
   u32 register_pool = 0;
+  std::unique_ptr<Shadow> shadow;
   std::vector<std::array<u64, 3>> wgmma_log[8];  // per warpgroup: what its warps issued, in order
   u32 alive() const {
     u32 lanes = 0;
@@ -114,6 +148,8 @@ struct Cluster {
   std::vector<Cta> ctas;
   u32 arrived = 0;
   u64 phase = 0;
+  u32 actors = 0;
+  Clock gathering, done;
 };
 
 // A copy that goes on by itself.
@@ -203,6 +239,7 @@ class Machine {
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
+  void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
 
@@ -234,7 +271,19 @@ class Machine {
   void issue_wgmma(Warp& warp, const Ins& ins, u32 mask);
   void carry_out_wgmma(Warp& warp);
   void wait_wgmma(Warp& warp, u32 pending);
-  void fetch(Cta& cta, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand);
+  void fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand);
+
+  // races.cpp
+  std::string name_of(const Cluster& cluster, u32 actor) const;
+  void release(Warp& warp, Clock& into);
+  void fence_proxy(Warp& warp);
+  [[noreturn]] void race(Cta& cta, u32 word, const char* what, u32 actor, const char* did, int line);
+  void after_write(Cta& cta, const Clock& clock, u32 word, const char* what, bool through_async);
+  void after_reads(Cta& cta, const Clock& clock, u32 word, const char* what, u32 own);
+  void observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, int line);
+  void observe_copy(Warp& warp, Cta& cta, u32 offset, u64 bytes, const MBarrier& barrier, int line);
+  void observe_fetch(const Warp& warp, Cta& cta, const Clock& clock, u32 offset, u32 bytes, u32 number);
+  void observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, bool from_afar);
 
   // registers
   template <class S> const S* read(Warp& warp, const Operand& operand, u32 mask);

@@ -85,7 +85,9 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
   if (space == Word::global) return global(address, bytes, write ? "a store" : "a load");
   u32 offset;
   Cta& cta = cta_of(warp, static_cast<u32>(address), space != Word::shared_cluster, &offset);
-  return shared(cta, offset, bytes, write);
+  u8* place = shared(cta, offset, bytes, write);
+  observe(warp, cta, offset, bytes, write, ins.line);
+  return place;
 }
 
 void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {

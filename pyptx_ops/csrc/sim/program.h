@@ -80,7 +80,7 @@ enum class Word : int {
 #undef X
 };
 
-enum Flag : u32 { FTZ = 1, SAT = 2, NAN_WINS = 4, RELU = 8, TRANS = 16, READ = 32, SATFINITE = 64, MULTICAST = 128 };
+enum Flag : u32 { FTZ = 1, SAT = 2, NAN_WINS = 4, RELU = 8, TRANS = 16, READ = 32, SATFINITE = 64, MULTICAST = 128, RELAXED = 256 };
 
 constexpr int bytes_of(Type t) {
   switch (t) {

@@ -21,6 +21,8 @@ void Machine::complete(MBarrier& barrier) {
   if (barrier.pending == 0 && barrier.tx == 0) {
     ++barrier.phase;
     barrier.pending = barrier.expected;
+    barrier.gathering.reach(barrier.actor, static_cast<u32>(barrier.phase));
+    barrier.done = barrier.gathering;
   }
 }
 
@@ -51,9 +53,14 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
       MBarrier& fresh = cta.barriers[offset];
       fresh.expected = fresh.pending = number[l];
       fresh.line = ins.line;
+      fresh.actor = cta.cluster->actors++;
+      fresh.initialiser = warp.actor;
+      fresh.initialised = warp.now.seen[warp.actor];
       continue;
     }
     MBarrier& barrier = barrier_at(cta, offset);
+    observe_barrier(warp, cta, barrier, &cta != warp.cta);
+    if (arrives && !(ins.flags & RELAXED)) release(warp, barrier.gathering);
     state[l] = barrier.phase;
     if (ins.op == Op::mbarrier_inval) {
       for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::unset);
@@ -83,8 +90,10 @@ bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
     u32 offset;
     Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), true, &offset);
     const MBarrier& barrier = barrier_at(cta, offset);
+    observe_barrier(warp, cta, barrier, false);
     if ((barrier.phase & 1) != parity[l]) {
       done |= 1u << l;
+      if (!(ins.flags & RELAXED) && __builtin_popcount(done) == 1) warp.now.learn(barrier.done);
     } else if (ins.op == Op::mbarrier_try_wait) {
       group.wait = Wait::mbarrier;
       group.address = offset;
@@ -109,9 +118,13 @@ bool Machine::named_barrier(Warp& warp, Group& group, const Ins& ins) {
                   std::to_string(barrier.expected));
   barrier.expected = wanted;
   barrier.arrived += LANES;
+  release(warp, barrier.gathering);
   if (barrier.arrived >= barrier.expected) {
     barrier.arrived = 0;
     ++barrier.generation;
+    barrier.done = std::move(barrier.gathering);
+    barrier.gathering = Clock();
+    if (ins.op == Op::bar_sync) warp.now.learn(barrier.done);
     return true;
   }
   if (ins.op == Op::bar_arrive) return true;
@@ -130,6 +143,7 @@ bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask
       warp.cluster_arrived[l] = true;
       warp.cluster_phase[l] = cluster.phase;
       ++cluster.arrived;
+      if (!(ins.flags & RELAXED) && l == __builtin_ctz(mask)) release(warp, cluster.gathering);
     } else {
       if (!warp.cluster_arrived[l]) throw Problem("barrier misuse", "a thread waits at the cluster barrier without having arrived");
       if (warp.cluster_phase[l] == cluster.phase) {
@@ -142,15 +156,21 @@ bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask
   if (ins.op == Op::cluster_wait) {
     for (int l = 0; l < LANES; ++l)
       if (mask >> l & 1) warp.cluster_arrived[l] = false;
+    warp.now.learn(cluster.done);
     return true;
   }
+  complete_cluster(cluster);
+  return true;
+}
+
+void Machine::complete_cluster(Cluster& cluster) {
   u32 alive = 0;
   for (const Cta& cta : cluster.ctas) alive += cta.alive();
-  if (cluster.arrived == alive) {
-    cluster.arrived = 0;
-    ++cluster.phase;
-  }
-  return true;
+  if (!alive || cluster.arrived != alive) return;
+  cluster.arrived = 0;
+  ++cluster.phase;
+  cluster.done = std::move(cluster.gathering);
+  cluster.gathering = Clock();
 }
 
 bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
@@ -191,7 +211,11 @@ bool Machine::synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask) {
     case Op::mbarrier_expect_tx: case Op::mbarrier_complete_tx:
       mbarrier(warp, ins, mask);
       break;
-    case Op::membar: case Op::fence: case Op::fence_mbarrier_init: case Op::fence_proxy_async: break;
+    case Op::fence_mbarrier_init:
+      for (auto& [offset, barrier] : warp.cta->barriers) barrier.published |= barrier.initialiser == warp.actor;
+      break;
+    case Op::fence_proxy_async: fence_proxy(warp); break;
+    case Op::membar: case Op::fence: break;
     default: return false;
   }
   ++group.pc;

@@ -83,7 +83,8 @@ float special(const float* a, const float* b, float c) {  // with an infinity or
 }  // namespace
 
 // Rows `first` … of an operand tile of 16 columns along K, as out[row][k].
-void Machine::fetch(Cta& cta, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand) {
+void Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand) {
+  Cta& cta = *warp.cta;
   auto field = [&](int shift) { return static_cast<u32>(descriptor >> shift & 0x3FFF) << 4; };
   u32 start = field(0), lbo = field(16), sbo = field(32), mode = static_cast<u32>(descriptor >> 62);
   if (descriptor >> 49 & 7) throw Problem("unsupported", "a matrix descriptor with a base offset");
@@ -95,9 +96,14 @@ void Machine::fetch(Cta& cta, u64 descriptor, bool mn_major, int first, int rows
   };
   auto bytes = [&](u32 address, int mn, int k) -> const u8* {
     try {
-      return shared(cta, address, 16, false);
+      const u8* place = shared(cta, address, 16, false);
+      observe_fetch(warp, cta, op.clock, address, 16, op.number);
+      return place;
     } catch (Problem& problem) {
-      throw Problem(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(mn) + ", k " + std::to_string(k) + "): " + problem.what());
+      Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(mn) + ", k " + std::to_string(k) + "): " + problem.what());
+      placed.others = problem.others;
+      placed.others.emplace_back(op.ins->line, "the wgmma");
+      throw placed;
     }
   };
   if (!mn_major) {
@@ -141,9 +147,9 @@ void Machine::carry_out_wgmma(Warp& warp) {
         for (int e = 0; e < 2; ++e)
           a[(l / 4 + 8 * (g & 1)) * DEPTH + 2 * (l % 4) + e + 8 * (g >> 1)] = static_cast<u16>(op.a_registers[static_cast<size_t>(4 * l + g)] >> (16 * e));
   } else {
-    fetch(*warp.cta, op.a, ins.arg(6).value != 0, ROWS * (warp.index % 4), ROWS, a, "A");
+    fetch(warp, op, op.a, ins.arg(6).value != 0, ROWS * (warp.index % 4), ROWS, a, "A");
   }
-  fetch(*warp.cta, op.b, ins.arg(in_registers ? 6 : 7).value != 0, 0, n, b, "B");
+  fetch(warp, op, op.b, ins.arg(in_registers ? 6 : 7).value != 0, 0, n, b, "B");
   u16 sign_a = ins.arg(scale).value < 0 ? 0x8000 : 0, sign_b = ins.arg(scale + 1).value < 0 ? 0x8000 : 0;
   static thread_local s32 bs[DEPTH * MAX_N], be[DEPTH * MAX_N];
   bool odd_b[MAX_N];
@@ -196,7 +202,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
       throw Problem("missing wgmma.fence", program_.slots[slot].name + (warp.fenced ? " was written after the last wgmma.fence" : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
-  Wgmma op{&ins, 0, 0, accumulate, {}};
+  Wgmma op{&ins, 0, 0, accumulate, {}, warp.now, static_cast<u32>(warp.wgmmas) + 1};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
     for (int l = 1; l < LANES; ++l)
@@ -227,6 +233,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
     warp.valid[slot] = 0;
   }
   ++group.left;
+  group.last = op.number;
   warp.queue.push_back(std::move(op));
   if (settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2))
     while (!warp.queue.empty()) carry_out_wgmma(warp);
@@ -237,6 +244,8 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
     while (warp.wgmma_groups.front().left) carry_out_wgmma(warp);
     for (int slot : warp.wgmma_groups.front().owned)
       if (--warp.busy[slot] == 0) warp.valid[slot] = ALL;
+    u32 warps = warp.cta->shadow->cluster_warps;
+    warp.now.reach(warps + warp.actor, warp.wgmma_groups.front().last);
     warp.wgmma_groups.pop_front();
   }
 }

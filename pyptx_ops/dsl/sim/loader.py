@@ -24,6 +24,7 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
+    "relaxed": 256,
 }  # fmt: skip
 SPECIALS = {
     name: number
@@ -40,6 +41,7 @@ HINTS = frozenset(
     ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
      "sem", "scope", "vec", "shape", "num", "dim", "variant"]
 )  # fmt: skip
+SATURATING = ("add.float", "sub.float", "mul.float", "fma")
 REGISTERS_PER_SM = 65536
 
 
@@ -243,10 +245,10 @@ def _flags(form: Form, values: Mapping[str, Value]) -> int:
         if name not in FLAGS:
             raise ValueError(f"the simulator does not have .{name if value is True else value}")
         flags |= FLAGS[name]
-    meaning = form.row.meaning
-    if flags & FLAGS["sat"] and not (meaning.endswith(".float") or meaning == "fma") or meaning.startswith("cvt."):
-        if flags & FLAGS["sat"]:
-            raise ValueError("the simulator does not have .sat here")
+    if values.get("sem") == "relaxed":
+        flags |= FLAGS["relaxed"]
+    if flags & FLAGS["sat"] and form.row.meaning not in SATURATING:
+        raise ValueError("the simulator does not have .sat here")
     if flags & FLAGS["relu"]:
         raise ValueError("the simulator does not have .relu")
     return flags
