@@ -123,13 +123,10 @@ def pack(program: Program, params: tuple[Param, ...], args: tuple[int | float, .
 
 def live_storages() -> list[tuple[int, int]]:
     """(address, bytes) of the memory behind every CPU tensor that is alive: what a kernel may touch."""
-    found = set()
-    for item in gc.get_objects():
-        if issubclass(type(item), torch.Tensor) and type(item) in (torch.Tensor, torch.nn.Parameter):
-            if item.device.type == "cpu" and item.layout is torch.strided:
-                storage = item.untyped_storage()
-                found.add((storage.data_ptr(), storage.nbytes()))
-    return sorted(found)
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    tensors = [item for item in gc.get_objects() if type(item) in kinds]
+    storages = [t.untyped_storage() for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
+    return sorted({(storage.data_ptr(), storage.nbytes()) for storage in storages})
 
 
 @contextmanager

@@ -101,6 +101,14 @@ void Machine::after_reads(Cta& cta, const Clock& clock, u32 word, const char* wh
 void Machine::observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, int line) {
   if (bytes < WORD) return;  // words are told apart, not the bytes in them
   Shadow& shadow = *cta.shadow;
+  for (const Copy& copy : copies_) {
+    bool stores = copy.kind == Copy::tensor_store || copy.kind == Copy::bulk_store;
+    if (!write || !stores || !copy.snapshot.empty() || copy.cta != &cta) continue;
+    if (offset + bytes <= copy.shared || copy.shared + copy.bytes <= offset) continue;
+    Problem problem("copy in flight", "shared memory offset " + std::to_string(offset - SHARED_BASE) + " is written while a store that was not waited for still reads it");
+    problem.others.emplace_back(copy.ins->line, "the store");
+    throw problem;
+  }
   u32 first = (offset - SHARED_BASE) / WORD, last = (offset - SHARED_BASE + bytes - 1) / WORD;
   for (u32 word = first; word <= last; ++word) {
     after_write(cta, warp.now, word, write ? "written" : "read", false);

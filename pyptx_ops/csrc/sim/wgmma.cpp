@@ -195,6 +195,8 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
   if (mask != ALL) throw Problem("warp divergence", "wgmma by part of a warp");
   if ((ins.src != Type::bf16 && ins.src != Type::f16) || ins.type != Type::f32)
     throw Problem("unsupported", "wgmma is modelled for bf16 and f16 with f32 accumulators");
+  const Clock before = warp.now;
+  ++warp.now.seen[warp.actor];  // what the warp does from here on is later than the wgmma
   bool in_registers = ins.size(1) > 1, accumulate = (read_pred(warp, ins.arg(3), mask) & 1) != 0;
   for (int i = 0; i < ins.size(0); ++i) {
     int slot = ins.arg(0, i).slot;
@@ -202,7 +204,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
       throw Problem("missing wgmma.fence", program_.slots[slot].name + (warp.fenced ? " was written after the last wgmma.fence" : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
-  Wgmma op{&ins, 0, 0, accumulate, {}, warp.now, static_cast<u32>(warp.wgmmas) + 1};
+  Wgmma op{&ins, 0, 0, accumulate, {}, before, static_cast<u32>(warp.wgmmas) + 1};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
     for (int l = 1; l < LANES; ++l)
