@@ -38,4 +38,4 @@ $(VENV)/.installed: pyproject.toml Makefile
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) pyptx_ops/artifacts pyptx_ops/_launch*.so *.egg-info .*_cache
+	rm -rf build dist $(VENV) pyptx_ops/artifacts pyptx_ops/_launch*.so pyptx_ops/_sim*.so *.egg-info .*_cache

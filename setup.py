@@ -57,7 +57,7 @@ setup(
         Extension(
             "pyptx_ops._sim",
             sources=[f"pyptx_ops/csrc/sim/{name}.cpp" for name in SIMULATOR],
-            depends=[f"pyptx_ops/csrc/sim/{name}.h" for name in ("machine", "numbers", "program")],
+            depends=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("pyptx_ops/csrc/sim/*.h"))],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-ffp-contract=off"],
             language="c++",

@@ -16,7 +16,9 @@ def run(
     limit: int,
     /,
 ) -> tuple[int, tuple[str, str, int, str, list[tuple[int, str]]] | None]:
-    """Runs a grid: (warp instructions executed, problem). A problem: kind, message, PTX line, where, (line, text) of others.
+    """Runs a grid: (warp instructions executed, problem or None).
+
+    A problem: its kind, message, PTX line, where, and (line, text) of who else was involved.
 
     maps, segments: int64 words: of each tensor map its offset in the parameters, address, rank, element bytes, swizzle,
     NaN fill, sizes, strides, box; of each accessible stretch of memory its address and size.

@@ -185,7 +185,7 @@ def current_launcher() -> Launcher:
 
 
 def simulated_multiprocessors() -> int | None:
-    """The `multiprocessors` of the launcher in use, which one has that runs kernels on CPU tensors; None for a GPU's."""
+    """How many the launcher in use simulates, if it runs kernels on CPU tensors; None for a GPU's."""
     return getattr(_used[-1], "multiprocessors", None) if _used else None
 
 

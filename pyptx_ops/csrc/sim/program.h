@@ -132,7 +132,7 @@ struct Slot {
 // Special registers and symbols are registers too, set before a warp starts.
 enum class Special : int {
   tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z, nctaid_x, nctaid_y, nctaid_z, laneid, warpid,
-  cluster_ctarank, cluster_nctarank, clusterid_x, nclusterid_x, smid, clock, shared_symbol, count
+  cluster_ctarank, cluster_nctarank, clusterid_x, nclusterid_x, shared_symbol
 };
 
 struct Preset {

@@ -26,13 +26,12 @@ FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
     "relaxed": 256,
 }  # fmt: skip
-SPECIALS = {
-    name: number
-    for number, name in enumerate(
-        "tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z laneid warpid "
-        "cluster_ctarank cluster_nctarank clusterid.x nclusterid.x smid clock".split()
-    )
-}
+AXES = ("tid", "ntid", "ctaid", "nctaid")
+SPECIAL_NAMES = (
+    *(f"{name}.{axis}" for name in AXES for axis in "xyz"),
+    "laneid", "warpid", "cluster_ctarank", "cluster_nctarank", "clusterid.x", "nclusterid.x",
+)  # fmt: skip
+SPECIALS = {name: number for number, name in enumerate(SPECIAL_NAMES)}  # in the order of the core's enumeration
 SHARED_SYMBOL = len(SPECIALS)
 NONE, REGISTER, LITERAL = range(3)
 
