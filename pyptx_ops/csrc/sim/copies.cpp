@@ -21,11 +21,14 @@ void Machine::claim(Cta& cta, u32 offset, u64 bytes) {
   u32 start = offset - SHARED_BASE;
   if (offset < SHARED_BASE || start + bytes > cta.data.size())
     throw Problem("out of bounds", "a copy of " + std::to_string(bytes) + " bytes to shared memory offset " +
-                  std::to_string(static_cast<s64>(offset) - SHARED_BASE) + " of " + std::to_string(cta.data.size()) + " bytes");
+                                       std::to_string(static_cast<s64>(offset) - SHARED_BASE) + " of " +
+                                       std::to_string(cta.data.size()) + " bytes");
   for (u32 i = start; i < start + bytes; ++i) {
     Byte state = static_cast<Byte>(cta.state[i]);
-    if (state == Byte::barrier) throw Problem("barrier misuse", "a copy overwrites the mbarrier at shared memory offset " + std::to_string(i));
-    if (state == Byte::in_flight) throw Problem("copy in flight", "two copies in flight write shared memory offset " + std::to_string(i));
+    if (state == Byte::barrier)
+      throw Problem("barrier misuse", "a copy overwrites the mbarrier at shared memory offset " + std::to_string(i));
+    if (state == Byte::in_flight)
+      throw Problem("copy in flight", "two copies in flight write shared memory offset " + std::to_string(i));
   }
   std::memset(cta.state.data() + start, static_cast<int>(Byte::in_flight), bytes);
   std::memset(cta.data.data() + start, 0xCB, bytes);
@@ -35,8 +38,9 @@ void Machine::issue(Copy copy) {
   bool load = copy.kind == Copy::tensor_load || copy.kind == Copy::bulk_load;
   u32 alignment = copy.map ? 128 : 16;
   if (copy.shared % alignment || copy.global % 16)
-    throw Problem("misaligned", "the shared address of this copy is a multiple of " + std::to_string(copy.shared % alignment ? copy.shared % 16 ? 1 : 16 : alignment) +
-                  " bytes only, it needs " + std::to_string(alignment) + "; the global one needs 16");
+    throw Problem("misaligned", "the shared address of this copy is a multiple of " +
+                                    std::to_string(copy.shared % alignment ? copy.shared % 16 ? 1 : 16 : alignment) +
+                                    " bytes only, it needs " + std::to_string(alignment) + "; the global one needs 16");
   if (load) {
     MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
     observe_barrier(*copy.issuer, *copy.barrier_cta, barrier, true);
@@ -121,7 +125,8 @@ void Machine::carry_out(Copy& copy) {
   u32 start = copy.shared - SHARED_BASE;
   u8* base = copy.cta->data.data();
   for (u64 i = 0; i < copy.bytes; i += 16) {
-    u32 to = copy.map ? swizzled(copy.shared + static_cast<u32>(i), copy.map->swizzle) - SHARED_BASE : start + static_cast<u32>(i);
+    u32 to = copy.map ? swizzled(copy.shared + static_cast<u32>(i), copy.map->swizzle) - SHARED_BASE
+                      : start + static_cast<u32>(i);
     std::memcpy(base + to, copy.snapshot.data() + i, 16);
   }
   std::memset(copy.cta->state.data() + start, static_cast<int>(Byte::set), copy.bytes);
@@ -145,8 +150,9 @@ void Machine::finish(size_t index) {
 bool Machine::advance_copies(bool stuck) {
   if (copies_.empty()) return false;
   if (!stuck && (settings_.policy != Policy::random || random_() % 4)) return false;
-  size_t index = settings_.policy == Policy::lazy ? 0 : settings_.policy == Policy::reverse ? copies_.size() - 1
-                 : random_() % copies_.size();
+  size_t index = settings_.policy == Policy::lazy      ? 0
+                 : settings_.policy == Policy::reverse ? copies_.size() - 1
+                                                       : random_() % copies_.size();
   finish(index);
   return true;
 }
@@ -177,7 +183,10 @@ bool Machine::asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask) {
         return true;
       }
       break;
-    case Op::tma_load: case Op::tma_store: case Op::bulk_load: case Op::bulk_store: {
+    case Op::tma_load:
+    case Op::tma_store:
+    case Op::bulk_load:
+    case Op::bulk_store: {
       // load: [dst] [map, at] [bar]   or [dst] [src] size [bar]; store: [map, at] [src]   or [dst] [src] size
       const Operand& place = ins.arg(load ? 0 : tensor ? 2 : 1);
       const u32* shared_address = read<u32>(warp, place, mask);
@@ -187,7 +196,9 @@ bool Machine::asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask) {
         if (!(mask >> l & 1)) continue;
         lane_ = l;
         Copy copy{};
-        copy.kind = tensor ? (load ? Copy::tensor_load : Copy::tensor_store) : load ? Copy::bulk_load : Copy::bulk_store;
+        copy.kind = tensor ? (load ? Copy::tensor_load : Copy::tensor_store)
+                    : load ? Copy::bulk_load
+                           : Copy::bulk_store;
         copy.ins = &ins;
         copy.issuer = &warp;
         copy.lane = l;
@@ -201,23 +212,29 @@ bool Machine::asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask) {
           copy.map = &found->second;
           copy.bytes = copy.map->bytes();
           if (ins.size(map_arg + 1) != copy.map->rank)
-            throw Problem("tensor map", std::to_string(ins.size(map_arg + 1)) + " coordinates for a map of " + std::to_string(copy.map->rank) + " dimensions");
-          for (int d = 0; d < copy.map->rank; ++d) copy.at[d] = static_cast<s32>(read<u32>(warp, ins.arg(map_arg + 1, d), mask)[l]);
+            throw Problem("tensor map", std::to_string(ins.size(map_arg + 1)) + " coordinates for a map of " +
+                                            std::to_string(copy.map->rank) + " dimensions");
+          for (int d = 0; d < copy.map->rank; ++d)
+            copy.at[d] = static_cast<s32>(read<u32>(warp, ins.arg(map_arg + 1, d), mask)[l]);
         } else {
           copy.global = global_address[l] + static_cast<u64>(ins.arg(map_arg).offset);
           copy.bytes = read<u32>(warp, ins.arg(2), mask)[l];
-          if (copy.bytes % 16 || !copy.bytes) throw Problem("misaligned", "a bulk copy of " + std::to_string(copy.bytes) + " bytes, which is no multiple of 16");
+          if (copy.bytes % 16 || !copy.bytes)
+            throw Problem("misaligned",
+                          "a bulk copy of " + std::to_string(copy.bytes) + " bytes, which is no multiple of 16");
         }
         u32 ctas = 1u << copy.cta->rank;
         if (load) {
           int at = tensor ? 3 : 3;
           const Operand& barrier = ins.arg(at);
-          copy.barrier_cta = &cta_of(warp, static_cast<u32>(read<u32>(warp, barrier, mask)[l] + barrier.offset), false, &copy.barrier);
+          copy.barrier_cta =
+              &cta_of(warp, static_cast<u32>(read<u32>(warp, barrier, mask)[l] + barrier.offset), false, &copy.barrier);
           if (ins.flags & MULTICAST) ctas = read<u32>(warp, ins.arg(at + 1), mask)[l] & 0xFFFF;
         }
         for (u32 rank = 0; rank < 16; ++rank) {
           if (!(ctas >> rank & 1)) continue;
-          if (rank >= warp.cta->cluster->ctas.size()) throw Problem("out of bounds", "multicast to CTA " + std::to_string(rank));
+          if (rank >= warp.cta->cluster->ctas.size())
+            throw Problem("out of bounds", "multicast to CTA " + std::to_string(rank));
           Copy one = copy;
           if (ins.flags & MULTICAST) one.cta = one.barrier_cta = &warp.cta->cluster->ctas[rank];
           issue(std::move(one));

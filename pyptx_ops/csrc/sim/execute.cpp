@@ -6,8 +6,9 @@ namespace sim {
 void Machine::unready(const Warp& warp, int slot, bool writing) {
   const std::string& name = program_.slots[slot].name;
   if (warp.busy[slot])
-    throw Problem("accumulator in flight", name + " is " + (writing ? "written" : "read") +
-                  " while a wgmma that was not waited for owns it; wgmma.wait_group comes first");
+    throw Problem("accumulator in flight",
+                  name + " is " + (writing ? "written" : "read") +
+                      " while a wgmma that was not waited for owns it; wgmma.wait_group comes first");
   throw Problem("uninitialised register", name + " is read before it was written");
 }
 
@@ -15,7 +16,8 @@ u32 Machine::uniform(Warp& warp, const Operand& operand, u32 mask) {
   const u32* lanes = read<u32>(warp, operand, mask);
   u32 value = lanes[__builtin_ctz(mask)];
   for (int l = 0; l < LANES; ++l)
-    if ((mask >> l & 1) && lanes[l] != value) throw Problem("not uniform", "an operand that the warp shares differs between lanes");
+    if ((mask >> l & 1) && lanes[l] != value)
+      throw Problem("not uniform", "an operand that the warp shares differs between lanes");
   return value;
 }
 
@@ -63,8 +65,10 @@ void Machine::branch(Warp& warp, Group& group, const Ins& ins, u32 mask) {
 void Machine::leave(Warp& warp, Group& group, u32 mask) {
   warp.alive &= ~mask;
   group.mask &= ~mask;
-  if (group.mask) ++group.pc;
-  else warp.groups.erase(warp.groups.begin() + (&group - warp.groups.data()));
+  if (group.mask)
+    ++group.pc;
+  else
+    warp.groups.erase(warp.groups.begin() + (&group - warp.groups.data()));
   Cluster& cluster = *warp.cta->cluster;  // who is gone is not waited for, and its arrival is not counted any more
   for (int l = 0; l < LANES; ++l)
     cluster.arrived -= (mask >> l & 1) && warp.cluster_arrived[l] && warp.cluster_phase[l] == cluster.phase;
@@ -74,7 +78,8 @@ void Machine::leave(Warp& warp, Group& group, u32 mask) {
 // Whether all lanes that the instruction names stand here; otherwise the group waits for them.
 bool Machine::together(Warp& warp, Group& group, u32 wanted, const char* what) {
   if ((group.mask & wanted) == wanted) return true;
-  if ((warp.alive & wanted) != wanted) throw Problem("warp divergence", std::string(what) + " names lanes that have exited");
+  if ((warp.alive & wanted) != wanted)
+    throw Problem("warp divergence", std::string(what) + " names lanes that have exited");
   group.wait = Wait::warp;
   group.wanted = wanted;
   return false;
@@ -82,18 +87,24 @@ bool Machine::together(Warp& warp, Group& group, u32 wanted, const char* what) {
 
 bool Machine::control(Warp& warp, Group& group, const Ins& ins, u32 mask) {
   switch (ins.op) {
-    case Op::ret: case Op::exit: leave(warp, group, mask); return true;
+    case Op::ret:
+    case Op::exit: leave(warp, group, mask); return true;
     case Op::trap: throw Problem("trap", "the kernel executed trap");
-    case Op::nanosleep: case Op::griddepcontrol: break;
+    case Op::nanosleep:
+    case Op::griddepcontrol: break;
     case Op::shfl:
       if (!together(warp, group, uniform(warp, ins.arg(4), mask), "shfl.sync")) return true;
       shuffle(warp, ins, mask);
       break;
-    case Op::vote: case Op::vote_ballot: case Op::redux: {
+    case Op::vote:
+    case Op::vote_ballot:
+    case Op::redux: {
       u32 wanted = uniform(warp, ins.arg(2), mask);
       if (!together(warp, group, wanted, "a warp-wide instruction")) return true;
-      if (ins.op == Op::redux) redux(warp, ins, wanted);
-      else vote(warp, ins, wanted);
+      if (ins.op == Op::redux)
+        redux(warp, ins, wanted);
+      else
+        vote(warp, ins, wanted);
       break;
     }
     case Op::elect: {
@@ -113,7 +124,8 @@ bool Machine::control(Warp& warp, Group& group, const Ins& ins, u32 mask) {
     }
     case Op::bar_warp_sync: {
       u32 wanted = uniform(warp, ins.arg(0), mask), present = 0;
-      if (!(wanted >> __builtin_ctz(mask) & 1)) throw Problem("warp divergence", "bar.warp.sync by a lane outside its mask");
+      if (!(wanted >> __builtin_ctz(mask) & 1))
+        throw Problem("warp divergence", "bar.warp.sync by a lane outside its mask");
       for (const Group& other : warp.groups)
         if (&other == &group || other.wait == Wait::warp_barrier) present |= other.mask;
       if ((present & wanted & warp.alive) != (wanted & warp.alive)) {
@@ -149,7 +161,8 @@ void Machine::shuffle(Warp& warp, const Ins& ins, u32 mask) {
       default: from = lowest | (distance & ~segment), ok = from <= highest; break;
     }
     if (!ok) from = l;
-    if ((mask >> l & 1) && !(mask >> from & 1)) throw Problem("warp divergence", "shfl.sync reads a lane that does not take part");
+    if ((mask >> l & 1) && !(mask >> from & 1))
+      throw Problem("warp divergence", "shfl.sync reads a lane that does not take part");
     out[l] = a[from];
     inside |= static_cast<u32>(ok) << l;
   }
@@ -177,15 +190,17 @@ void Machine::redux(Warp& warp, const Ins& ins, u32 mask) {
     if (!(mask >> l & 1)) continue;
     u32 x = a[l];
     bool less = is_signed(ins.type) ? static_cast<s32>(x) < static_cast<s32>(total) : x < total;
-    if (first) total = x;
-    else switch (ins.mode) {
-      case Word::add: total += x; break;
-      case Word::and_: total &= x; break;
-      case Word::or_: total |= x; break;
-      case Word::xor_: total ^= x; break;
-      case Word::min: total = less ? x : total; break;
-      default: total = less ? total : x; break;
-    }
+    if (first)
+      total = x;
+    else
+      switch (ins.mode) {
+        case Word::add: total += x; break;
+        case Word::and_: total &= x; break;
+        case Word::or_: total |= x; break;
+        case Word::xor_: total ^= x; break;
+        case Word::min: total = less ? x : total; break;
+        default: total = less ? total : x; break;
+      }
     first = false;
   }
   u32 lanes[LANES];

@@ -11,8 +11,8 @@
 
 namespace sim {
 
-constexpr u32 SHARED_BASE = 1024;         // of a CTA's window; what lies below is the system's
-constexpr u32 WINDOW = 1u << 24;          // shared::cluster addresses are rank << 24 | offset
+constexpr u32 SHARED_BASE = 1024;  // of a CTA's window; what lies below is the system's
+constexpr u32 WINDOW = 1u << 24;   // shared::cluster addresses are rank << 24 | offset
 constexpr u64 PARAM_SPACE = 0x7F00ull << 48, SHARED_SPACE = 0x7E00ull << 48;  // generic addresses
 
 enum class Policy : int { lazy, eager, reverse, random };
@@ -97,9 +97,9 @@ struct Wgmma {
 };
 
 struct WgmmaGroup {
-  size_t left = 0;           // wgmmas that were not carried out yet
-  u32 last = 0;              // the number of the last one
-  std::vector<int> owned;    // registers, each as often as a wgmma of the group writes it
+  size_t left = 0;         // wgmmas that were not carried out yet
+  u32 last = 0;            // the number of the last one
+  std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
 };
 
 struct Cta;
@@ -109,17 +109,17 @@ struct Warp {
   int index = 0;
   std::vector<Group> groups;
   std::vector<u8> file;
-  std::vector<u32> valid;  // per register: the lanes that were written
+  std::vector<u32> valid;    // per register: the lanes that were written
   std::vector<u32> touched;  // per register: the clock of the last ordinary write
   std::vector<u16> busy;     // per register: how many wgmma groups in flight own it
   u32 clock = 0, fenced = 0;
-  std::deque<Wgmma> queue;            // wgmmas that were not carried out yet
+  std::deque<Wgmma> queue;                 // wgmmas that were not carried out yet
   std::deque<WgmmaGroup> wgmma_groups{1};  // the committed ones, and the open one last
   u64 wgmmas = 0;
-  u32 registers = 0;                  // per thread, after setmaxnreg
+  u32 registers = 0;  // per thread, after setmaxnreg
   bool cluster_arrived[LANES] = {};
   u64 cluster_phase[LANES] = {};
-  u64 bulk_open[LANES] = {};          // the number of the bulk group that is open
+  u64 bulk_open[LANES] = {};  // the number of the bulk group that is open
   u32 alive = ALL;
   u32 actor = 0;
   Clock now;
@@ -156,8 +156,8 @@ struct Cluster {
 struct Copy {
   enum Kind { tensor_load, tensor_store, bulk_load, bulk_store } kind;
   const Ins* ins;
-  Cta* cta;           // whose shared memory it reads or writes
-  u32 shared;         // offset there
+  Cta* cta;    // whose shared memory it reads or writes
+  u32 shared;  // offset there
   u64 global = 0, bytes = 0;
   const TensorMap* map = nullptr;
   s32 at[5] = {};
@@ -226,7 +226,8 @@ class Machine {
 
   // arithmetic.cpp
   bool arithmetic(Warp& warp, const Ins& ins, u32 mask);
-  template <class T> bool integer(Warp& warp, const Ins& ins, u32 mask);
+  template <class T>
+  bool integer(Warp& warp, const Ins& ins, u32 mask);
   bool floating(Warp& warp, const Ins& ins, u32 mask);
   bool bits(Warp& warp, const Ins& ins, u32 mask);
   void compare(Warp& warp, const Ins& ins, u32 mask);
@@ -271,7 +272,8 @@ class Machine {
   void issue_wgmma(Warp& warp, const Ins& ins, u32 mask);
   void carry_out_wgmma(Warp& warp);
   void wait_wgmma(Warp& warp, u32 pending);
-  void fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand);
+  void fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out,
+             const char* operand);
 
   // races.cpp
   std::string name_of(const Cluster& cluster, u32 actor) const;
@@ -286,8 +288,10 @@ class Machine {
   void observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, bool from_afar);
 
   // registers
-  template <class S> const S* read(Warp& warp, const Operand& operand, u32 mask);
-  template <class S> void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
+  template <class S>
+  const S* read(Warp& warp, const Operand& operand, u32 mask);
+  template <class S>
+  void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
   u32 read_pred(Warp& warp, const Operand& operand, u32 mask);
   void write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask);
   u32 uniform(Warp& warp, const Operand& operand, u32 mask);
@@ -298,8 +302,10 @@ template <class S>
 const S* Machine::read(Warp& warp, const Operand& operand, u32 mask) {
   constexpr bool wide = sizeof(S) == 8;
   if (operand.kind == Operand::literal) {
-    if constexpr (wide) return operand.lanes64->data();
-    else return operand.lanes32->data();
+    if constexpr (wide)
+      return operand.lanes64->data();
+    else
+      return operand.lanes32->data();
   }
   if (operand.slot < 0) throw Problem("unsupported", "an operand that is no register or literal is read");
   if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
@@ -333,8 +339,10 @@ void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask
         if (mask >> l & 1) lanes[l] = static_cast<L>(value[l]);
     }
   };
-  if (slot.wide) store(reinterpret_cast<u64*>(place));
-  else store(reinterpret_cast<u32*>(place));
+  if (slot.wide)
+    store(reinterpret_cast<u64*>(place));
+  else
+    store(reinterpret_cast<u32*>(place));
 }
 
 inline u32 Machine::read_pred(Warp& warp, const Operand& operand, u32 mask) {

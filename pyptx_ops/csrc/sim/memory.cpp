@@ -30,38 +30,45 @@ u8* Machine::global(u64 address, u64 bytes, const char* what) {
     u64 away = address < segments[i].base ? segments[i].base - address : address - end + bytes;
     if (away < distance) {
       distance = away;
-      nearest = address < segments[i].base ? std::to_string(away) + " bytes before" : std::to_string(address + bytes - end) + " bytes past the end of";
+      nearest = address < segments[i].base ? std::to_string(away) + " bytes before"
+                                           : std::to_string(address + bytes - end) + " bytes past the end of";
       nearest += " a tensor of " + std::to_string(segments[i].size) + " bytes";
     }
   }
   throw Problem("out of bounds", std::string(what) + " of " + std::to_string(bytes) + " bytes at " + hex(address) +
-                (nearest.empty() ? ", and there is no tensor" : ": " + nearest));
+                                     (nearest.empty() ? ", and there is no tensor" : ": " + nearest));
 }
 
 Cta& Machine::cta_of(Warp& warp, u32 address, bool own, u32* offset) {
   u32 rank = address / WINDOW;
   *offset = address % WINDOW;
   Cluster& cluster = *warp.cta->cluster;
-  if (rank >= cluster.ctas.size()) throw Problem("out of bounds", "shared address " + hex(address) + " belongs to no CTA of the cluster");
+  if (rank >= cluster.ctas.size())
+    throw Problem("out of bounds", "shared address " + hex(address) + " belongs to no CTA of the cluster");
   if (own && rank != warp.cta->rank)
-    throw Problem("out of bounds", "shared::cta address " + hex(address) + " belongs to CTA " + std::to_string(rank) + " of the cluster");
+    throw Problem("out of bounds", "shared::cta address " + hex(address) + " belongs to CTA " + std::to_string(rank) +
+                                       " of the cluster");
   Cta& cta = cluster.ctas[rank];
-  if (&cta != warp.cta && cta.alive() == 0) throw Problem("exited CTA", "shared memory of CTA " + std::to_string(rank) + " is accessed after that CTA has exited");
+  if (&cta != warp.cta && cta.alive() == 0)
+    throw Problem("exited CTA",
+                  "shared memory of CTA " + std::to_string(rank) + " is accessed after that CTA has exited");
   return cta;
 }
 
 u8* Machine::shared(Cta& cta, u32 offset, u32 bytes, bool write) {
   u32 start = offset - SHARED_BASE;
   if (offset < SHARED_BASE || start + bytes > cta.data.size())
-    throw Problem("out of bounds", "shared memory offset " + std::to_string(static_cast<s64>(offset) - SHARED_BASE) + " (" +
-                  std::to_string(bytes) + " bytes) of " + std::to_string(cta.data.size()) + " bytes");
+    throw Problem("out of bounds", "shared memory offset " + std::to_string(static_cast<s64>(offset) - SHARED_BASE) +
+                                       " (" + std::to_string(bytes) + " bytes) of " + std::to_string(cta.data.size()) +
+                                       " bytes");
   for (u32 i = start; i < start + bytes; ++i) {
     Byte state = static_cast<Byte>(cta.state[i]);
     if (state == Byte::set) continue;
     std::string place = "shared memory offset " + std::to_string(i);
     if (state == Byte::barrier) throw Problem("barrier misuse", place + " holds an mbarrier and is accessed as data");
     if (state == Byte::in_flight)
-      throw Problem("copy in flight", place + " is " + (write ? "written" : "read") + " while an asynchronous copy that was not waited for writes it");
+      throw Problem("copy in flight", place + " is " + (write ? "written" : "read") +
+                                          " while an asynchronous copy that was not waited for writes it");
     if (!write) throw Problem("uninitialised shared memory", place + " is read before it was written");
   }
   if (write) std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
@@ -69,17 +76,22 @@ u8* Machine::shared(Cta& cta, u32 offset, u32 bytes, bool write) {
 }
 
 u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write) {
-  if (address % bytes) throw Problem("misaligned", "an access of " + std::to_string(bytes) + " bytes at " + hex(address));
+  if (address % bytes)
+    throw Problem("misaligned", "an access of " + std::to_string(bytes) + " bytes at " + hex(address));
   Word space = ins.space;
   if (space == Word::none) {  // generic
     u64 top = address >> 48 << 48;
-    if (top == SHARED_SPACE) space = Word::shared_cluster;
-    else if (top == PARAM_SPACE) space = Word::param;
-    else space = Word::global;
+    if (top == SHARED_SPACE)
+      space = Word::shared_cluster;
+    else if (top == PARAM_SPACE)
+      space = Word::param;
+    else
+      space = Word::global;
     address = space == Word::global ? address : address - top;
   }
   if (space == Word::param) {
-    if (address + bytes > launch_.params.size() || write) throw Problem("out of bounds", "parameter space offset " + hex(address));
+    if (address + bytes > launch_.params.size() || write)
+      throw Problem("out of bounds", "parameter space offset " + hex(address));
     return launch_.params.data() + address;
   }
   if (space == Word::global) return global(address, bytes, write ? "a store" : "a load");
@@ -114,7 +126,8 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
       if (load) {
         u64 value = 0;
         std::memcpy(&value, bytes + e * size, size);
-        if (is_signed(ins.type) && size < 8) value = static_cast<u64>(static_cast<s64>(value << (64 - 8 * size)) >> (64 - 8 * size));
+        if (is_signed(ins.type) && size < 8)
+          value = static_cast<u64>(static_cast<s64>(value << (64 - 8 * size)) >> (64 - 8 * size));
         loaded[e][l] = value;
       } else {
         std::memcpy(bytes + e * size, &values[e][l], size);
@@ -144,10 +157,13 @@ void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
     u8* bytes = locate_byte(warp, ins, address[l], size, true);
     u64 was = 0, x = values[l], now = 0;
     std::memcpy(&was, bytes, size);
-    bool less = !is_signed(ins.type) ? x < was : size == 8 ? static_cast<s64>(x) < static_cast<s64>(was)
-                : static_cast<s32>(x) < static_cast<s32>(was);
+    bool less = !is_signed(ins.type) ? x < was
+                : size == 8          ? static_cast<s64>(x) < static_cast<s64>(was)
+                                     : static_cast<s32>(x) < static_cast<s32>(was);
     switch (ins.mode) {
-      case Word::add: now = ins.type == Type::f32 ? f32_bits(f32_of(static_cast<u32>(was)) + f32_of(static_cast<u32>(x))) : was + x; break;
+      case Word::add:
+        now = ins.type == Type::f32 ? f32_bits(f32_of(static_cast<u32>(was)) + f32_of(static_cast<u32>(x))) : was + x;
+        break;
       case Word::and_: now = was & x; break;
       case Word::or_: now = was | x; break;
       case Word::xor_: now = was ^ x; break;
@@ -203,11 +219,16 @@ void Machine::matrix(Warp& warp, const Ins& ins, u32 mask) {
 
 bool Machine::memory(Warp& warp, const Ins& ins, u32 mask) {
   switch (ins.op) {
-    case Op::ld: case Op::st: load_store(warp, ins, mask); return true;
-    case Op::atom: case Op::red: atomic(warp, ins, mask); return true;
-    case Op::ldmatrix: case Op::stmatrix: matrix(warp, ins, mask); return true;
-    case Op::prefetch: case Op::prefetch_tensormap: return true;
-    case Op::cvta: case Op::cvta_to: {
+    case Op::ld:
+    case Op::st: load_store(warp, ins, mask); return true;
+    case Op::atom:
+    case Op::red: atomic(warp, ins, mask); return true;
+    case Op::ldmatrix:
+    case Op::stmatrix: matrix(warp, ins, mask); return true;
+    case Op::prefetch:
+    case Op::prefetch_tensormap: return true;
+    case Op::cvta:
+    case Op::cvta_to: {
       u64 base = ins.space == Word::param ? PARAM_SPACE : ins.space == Word::global ? 0 : SHARED_SPACE, out[LANES];
       const u64* a = read<u64>(warp, ins.arg(1), mask);
       for (int l = 0; l < LANES; ++l) out[l] = ins.op == Op::cvta ? a[l] | base : a[l] & ~base;
@@ -220,7 +241,8 @@ bool Machine::memory(Warp& warp, const Ins& ins, u32 mask) {
       const u32* rank = read<u32>(warp, ins.arg(2), mask);
       for (int l = 0; l < LANES; ++l) {
         if ((mask >> l & 1) && rank[l] >= program_.cluster)
-          throw Problem("out of bounds", "mapa: CTA " + std::to_string(rank[l]) + " of a cluster of " + std::to_string(program_.cluster));
+          throw Problem("out of bounds", "mapa: CTA " + std::to_string(rank[l]) + " of a cluster of " +
+                                             std::to_string(program_.cluster));
         out[l] = (a[l] & ~0xFF000000ull) | static_cast<u64>(rank[l]) << 24;
       }
       write<u64>(warp, ins.arg(0), out, mask);

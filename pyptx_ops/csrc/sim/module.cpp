@@ -45,7 +45,8 @@ Operand read_operand(Words& words, const Program& program) {
     operand.lanes64 = std::make_shared<std::vector<u64>>(LANES, static_cast<u64>(operand.value));
     operand.lanes32 = std::make_shared<std::vector<u32>>(LANES, static_cast<u32>(operand.value));
   } else if (operand.kind == Operand::reg) {
-    if (operand.slot < 0 || operand.slot >= static_cast<int>(program.slots.size())) throw Problem("program", "a register slot is out of range");
+    if (operand.slot < 0 || operand.slot >= static_cast<int>(program.slots.size()))
+      throw Problem("program", "a register slot is out of range");
     operand.wide = program.slots[static_cast<size_t>(operand.slot)].wide;
   }
   return operand;
@@ -160,8 +161,8 @@ PyObject* run_program(PyObject*, PyObject* args) {
   unsigned grid[3];
   int policy;
   unsigned long long seed, limit;
-  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKK", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps, &maps_size, &segments,
-                        &segments_size, &policy, &seed, &limit))
+  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKK", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
+                        &maps_size, &segments, &segments_size, &policy, &seed, &limit))
     return nullptr;
   const auto* program = static_cast<const Program*>(PyCapsule_GetPointer(capsule, CAPSULE));
   if (!program) return nullptr;
@@ -199,7 +200,8 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_sim", "The simulator's core.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_sim", "The simulator's core.", -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 bool add_names(PyObject* module, const char* name, std::initializer_list<const char*> texts) {
   PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(texts.size()));

@@ -37,9 +37,12 @@ void Clock::reach(u32 actor, u32 clock) {
 
 Shadow::Shadow(u32 bytes, u32 cluster_warps, u32 own_warps)
     : writes(bytes / WORD + 1),
-      reads(static_cast<u32*>(std::calloc(static_cast<size_t>(bytes / WORD + 1) * cluster_warps, sizeof(u32))), std::free),
-      fetches(static_cast<u32*>(std::calloc(static_cast<size_t>(bytes / CHUNK + 1) * own_warps, sizeof(u32))), std::free),
-      cluster_warps(cluster_warps), own_warps(own_warps) {
+      reads(static_cast<u32*>(std::calloc(static_cast<size_t>(bytes / WORD + 1) * cluster_warps, sizeof(u32))),
+            std::free),
+      fetches(static_cast<u32*>(std::calloc(static_cast<size_t>(bytes / CHUNK + 1) * own_warps, sizeof(u32))),
+              std::free),
+      cluster_warps(cluster_warps),
+      own_warps(own_warps) {
   if (!reads || !fetches) throw std::bad_alloc();
 }
 
@@ -65,8 +68,10 @@ void Machine::fence_proxy(Warp& warp) {
 }
 
 void Machine::race(Cta& cta, u32 word, const char* what, u32 actor, const char* did, int line) {
-  Problem problem("race", std::string("shared memory offset ") + std::to_string(word * WORD) + (cta.cluster->ctas.size() > 1 ? " of CTA " + std::to_string(cta.rank) : "") +
-                  " is " + what + ", and nothing orders that after " + name_of(*cta.cluster, actor) + " " + did + " it");
+  Problem problem("race", std::string("shared memory offset ") + std::to_string(word * WORD) +
+                              (cta.cluster->ctas.size() > 1 ? " of CTA " + std::to_string(cta.rank) : "") + " is " +
+                              what + ", and nothing orders that after " + name_of(*cta.cluster, actor) + " " + did +
+                              " it");
   if (line) problem.others.emplace_back(line, name_of(*cta.cluster, actor) + " " + did + " it");
   throw problem;
 }
@@ -76,8 +81,10 @@ void Machine::after_write(Cta& cta, const Clock& clock, u32 word, const char* wh
   if (!last.line) return;
   if (at(clock.seen, last.actor) < last.clock) race(cta, word, what, last.actor, "wrote", last.line);
   if (through_async && !last.async && at(clock.proxied, last.actor) < last.clock) {
-    Problem problem("missing proxy fence", std::string("shared memory offset ") + std::to_string(word * WORD) + " is " + what +
-                    " through the asynchronous proxy; it was written through the generic one, and no fence.proxy.async lies between");
+    Problem problem("missing proxy fence", std::string("shared memory offset ") + std::to_string(word * WORD) + " is " +
+                                               what +
+                                               " through the asynchronous proxy; it was written through the generic "
+                                               "one, and no fence.proxy.async lies between");
     problem.others.emplace_back(last.line, name_of(*cta.cluster, last.actor) + " wrote it");
     throw problem;
   }
@@ -105,7 +112,8 @@ void Machine::observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, i
     bool stores = copy.kind == Copy::tensor_store || copy.kind == Copy::bulk_store;
     if (!write || !stores || !copy.snapshot.empty() || copy.cta != &cta) continue;
     if (offset + bytes <= copy.shared || copy.shared + copy.bytes <= offset) continue;
-    Problem problem("copy in flight", "shared memory offset " + std::to_string(offset - SHARED_BASE) + " is written while a store that was not waited for still reads it");
+    Problem problem("copy in flight", "shared memory offset " + std::to_string(offset - SHARED_BASE) +
+                                          " is written while a store that was not waited for still reads it");
     problem.others.emplace_back(copy.ins->line, "the store");
     throw problem;
   }
@@ -147,7 +155,9 @@ void Machine::observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, boo
     throw problem;
   }
   if (!from_afar || barrier.published) return;
-  Problem problem("missing fence.mbarrier_init", "an mbarrier is used by a copy or another CTA, and no fence.mbarrier_init follows its initialisation");
+  Problem problem(
+      "missing fence.mbarrier_init",
+      "an mbarrier is used by a copy or another CTA, and no fence.mbarrier_init follows its initialisation");
   problem.others.emplace_back(barrier.line, name_of(*cta.cluster, barrier.initialiser) + " initialised it");
   throw problem;
 }

@@ -1,14 +1,15 @@
 // Who goes next: clusters, warps, groups of lanes and copies, in an order that the policy and the seed choose.
-#include "machine.h"
-
 #include <algorithm>
+
+#include "machine.h"
 
 namespace sim {
 namespace {
 
 std::string place_of(const Warp& warp) {
   const u32* id = warp.cta->id;
-  std::string text = "CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
+  std::string text =
+      "CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
   return text + ", warp " + std::to_string(warp.index);
 }
 
@@ -23,11 +24,13 @@ std::string lanes_of(u32 mask) {
 void check_map(const TensorMap& map) {
   auto refuse = [](const std::string& why) { throw Problem("tensor map", why); };
   if (map.address % 16) refuse("the address of a tensor map is no multiple of 16 bytes");
-  if (map.box[0] * static_cast<u32>(map.element) % 16) refuse("the inner box of a tensor map is no multiple of 16 bytes");
+  if (map.box[0] * static_cast<u32>(map.element) % 16)
+    refuse("the inner box of a tensor map is no multiple of 16 bytes");
   if (map.swizzle && map.box[0] * static_cast<u32>(map.element) > static_cast<u32>(map.swizzle))
     refuse("the inner box of a tensor map is wider than its swizzle of " + std::to_string(map.swizzle) + " bytes");
   for (int d = 0; d < map.rank; ++d) {
-    if (map.box[d] < 1 || map.box[d] > 256) refuse("a box of " + std::to_string(map.box[d]) + " elements; 1 to 256 are taken");
+    if (map.box[d] < 1 || map.box[d] > 256)
+      refuse("a box of " + std::to_string(map.box[d]) + " elements; 1 to 256 are taken");
     if (map.dims[d] < 1) refuse("a tensor map with a dimension of size 0");
     if (d && map.strides[d - 1] % 16) refuse("a stride of a tensor map is no multiple of 16 bytes");
   }
@@ -36,7 +39,10 @@ void check_map(const TensorMap& map) {
 }  // namespace
 
 Machine::Machine(const Program& program, Launch launch, Settings settings)
-    : program_(program), launch_(std::move(launch)), settings_(settings), random_(settings.seed * 4 + static_cast<u64>(settings.policy)) {
+    : program_(program),
+      launch_(std::move(launch)),
+      settings_(settings),
+      random_(settings.seed * 4 + static_cast<u64>(settings.policy)) {
   if (launch_.grid[0] % program.cluster) throw Problem("launch", "the grid is no multiple of the cluster");
   for (const auto& [offset, map] : launch_.maps) check_map(map);
 }
@@ -65,10 +71,18 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
       int what = static_cast<int>(preset.what);
       auto axis = [&](Special first) { return what - static_cast<int>(first); };
       switch (preset.what) {
-        case Special::tid_x: case Special::tid_y: case Special::tid_z: lanes[l] = tid[axis(Special::tid_x)]; break;
-        case Special::ntid_x: case Special::ntid_y: case Special::ntid_z: lanes[l] = block[axis(Special::ntid_x)]; break;
-        case Special::ctaid_x: case Special::ctaid_y: case Special::ctaid_z: lanes[l] = cta.id[axis(Special::ctaid_x)]; break;
-        case Special::nctaid_x: case Special::nctaid_y: case Special::nctaid_z: lanes[l] = launch_.grid[axis(Special::nctaid_x)]; break;
+        case Special::tid_x:
+        case Special::tid_y:
+        case Special::tid_z: lanes[l] = tid[axis(Special::tid_x)]; break;
+        case Special::ntid_x:
+        case Special::ntid_y:
+        case Special::ntid_z: lanes[l] = block[axis(Special::ntid_x)]; break;
+        case Special::ctaid_x:
+        case Special::ctaid_y:
+        case Special::ctaid_z: lanes[l] = cta.id[axis(Special::ctaid_x)]; break;
+        case Special::nctaid_x:
+        case Special::nctaid_y:
+        case Special::nctaid_z: lanes[l] = launch_.grid[axis(Special::nctaid_x)]; break;
         case Special::laneid: lanes[l] = l; break;
         case Special::warpid: lanes[l] = static_cast<u32>(index); break;
         case Special::cluster_ctarank: lanes[l] = cta.rank; break;
@@ -143,7 +157,8 @@ bool Machine::ready(Warp& warp, Group& group) {
 int Machine::runnable(Warp& warp) {
   int best = -1;
   for (size_t i = 0; i < warp.groups.size(); ++i)
-    if (ready(warp, warp.groups[i]) && (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc)) best = static_cast<int>(i);
+    if (ready(warp, warp.groups[i]) && (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
+      best = static_cast<int>(i);
   return best;
 }
 
@@ -177,7 +192,8 @@ bool Machine::turn(Warp& warp, u32 quantum) {
     }
     if (warp.groups.size() > 1) settle(warp);
     if (warp.groups.empty()) return true;
-    if (settings_.limit && executed > settings_.limit) throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
+    if (settings_.limit && executed > settings_.limit)
+      throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
   }
   return true;
 }
@@ -205,12 +221,13 @@ void Machine::deadlock() {
                     std::to_string(group.address - SHARED_BASE) + "; " + describe(barrier);
           } else if (group.wait == Wait::named) {
             const NamedBarrier& barrier = cta.named[group.address];
-            text += "waits at CTA barrier " + std::to_string(group.address) + "; " + std::to_string(barrier.arrived) + " of " +
-                    std::to_string(barrier.expected) + " threads have arrived";
+            text += "waits at CTA barrier " + std::to_string(group.address) + "; " + std::to_string(barrier.arrived) +
+                    " of " + std::to_string(barrier.expected) + " threads have arrived";
           } else if (group.wait == Wait::cluster) {
             text += "waits at the cluster barrier; " + std::to_string(cluster->arrived) + " threads have arrived";
           } else if (group.wait == Wait::registers) {
-            text += "waits for " + std::to_string(group.wanted) + " registers; " + std::to_string(cta.register_pool) + " are free";
+            text += "waits for " + std::to_string(group.wanted) + " registers; " + std::to_string(cta.register_pool) +
+                    " are free";
           } else {
             text += "waits for other lanes of its warp";
           }
@@ -229,7 +246,9 @@ bool Machine::finished(const Cluster& cluster) {
 void Machine::check_exit(Cluster& cluster) {
   for (Cta& cta : cluster.ctas)
     for (Warp& warp : cta.warps)
-      if (!warp.queue.empty()) locate(Problem("exit with work in flight", "the warp exits while a wgmma is in flight"), warp, *warp.queue.front().ins);
+      if (!warp.queue.empty())
+        locate(Problem("exit with work in flight", "the warp exits while a wgmma is in flight"), warp,
+               *warp.queue.front().ins);
   for (size_t i = 0; i < copies_.size();) {
     Copy& copy = copies_[i];
     bool ours = copy.cta->cluster == &cluster || copy.issuer->cta->cluster == &cluster;
@@ -239,7 +258,9 @@ void Machine::check_exit(Cluster& cluster) {
     } else if (stores && !copy.snapshot.empty()) {
       finish(i);  // its source has been read: it may outlive the CTA
     } else {
-      locate(Problem("exit with work in flight", "the CTA exits while a copy that this instruction started is in flight"), *copy.issuer, *copy.ins);
+      locate(
+          Problem("exit with work in flight", "the CTA exits while a copy that this instruction started is in flight"),
+          *copy.issuer, *copy.ins);
     }
   }
 }

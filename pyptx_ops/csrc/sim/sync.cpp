@@ -4,16 +4,18 @@
 namespace sim {
 
 std::string Machine::describe(const MBarrier& b) const {
-  return "phase " + std::to_string(b.phase) + " is open: " + std::to_string(b.pending) + " of " + std::to_string(b.expected) +
-         " arrivals and " + std::to_string(b.tx) + " bytes are missing";
+  return "phase " + std::to_string(b.phase) + " is open: " + std::to_string(b.pending) + " of " +
+         std::to_string(b.expected) + " arrivals and " + std::to_string(b.tx) + " bytes are missing";
 }
 
 MBarrier& Machine::barrier_at(Cta& cta, u32 offset) {
-  if (offset % 8) throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
+  if (offset % 8)
+    throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
   auto found = cta.barriers.find(offset);
   if (found == cta.barriers.end())
-    throw Problem("barrier misuse", "there is no mbarrier at shared memory offset " + std::to_string(static_cast<s64>(offset) - SHARED_BASE) +
-                  " of CTA " + std::to_string(cta.rank) + ": it was not initialised");
+    throw Problem("barrier misuse", "there is no mbarrier at shared memory offset " +
+                                        std::to_string(static_cast<s64>(offset) - SHARED_BASE) + " of CTA " +
+                                        std::to_string(cta.rank) + ": it was not initialised");
   return found->second;
 }
 
@@ -46,7 +48,8 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
     u32 offset;
     Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), ins.space != Word::shared_cluster, &offset);
     if (ins.op == Op::mbarrier_init) {
-      if (offset % 8) throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
+      if (offset % 8)
+        throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
       if (cta.barriers.count(offset)) throw Problem("barrier misuse", "a live mbarrier is initialised again");
       shared(cta, offset, 8, true);
       for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::barrier);
@@ -72,7 +75,8 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
       barrier.tx -= number[l];
       complete(barrier);
     }
-    if (barrier.tx >= 1 << 20 || barrier.tx <= -(1 << 20)) throw Problem("barrier misuse", "the byte count of an mbarrier overflows: " + describe(barrier));
+    if (barrier.tx >= 1 << 20 || barrier.tx <= -(1 << 20))
+      throw Problem("barrier misuse", "the byte count of an mbarrier overflows: " + describe(barrier));
     if (arrives) arrive(barrier, ins.op == Op::mbarrier_arrive && number ? number[l] : 1);
   }
   lane_ = -1;
@@ -110,12 +114,13 @@ bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
 bool Machine::named_barrier(Warp& warp, Group& group, const Ins& ins) {
   if (group.mask != warp.alive) return together(warp, group, warp.alive, "a CTA barrier");
   u32 id = uniform(warp, ins.arg(0), group.mask);
-  u32 wanted = ins.args() > 1 ? uniform(warp, ins.arg(1), group.mask) : static_cast<u32>(warp.cta->warps.size()) * LANES;
+  u32 wanted =
+      ins.args() > 1 ? uniform(warp, ins.arg(1), group.mask) : static_cast<u32>(warp.cta->warps.size()) * LANES;
   if (id > 15) throw Problem("barrier misuse", "CTA barrier " + std::to_string(id) + " of 16");
   NamedBarrier& barrier = warp.cta->named[id];
   if (barrier.arrived && barrier.expected != wanted)
-    throw Problem("barrier misuse", "barrier " + std::to_string(id) + " is used with " + std::to_string(wanted) + " threads, while others wait at it with " +
-                  std::to_string(barrier.expected));
+    throw Problem("barrier misuse", "barrier " + std::to_string(id) + " is used with " + std::to_string(wanted) +
+                                        " threads, while others wait at it with " + std::to_string(barrier.expected));
   barrier.expected = wanted;
   barrier.arrived += LANES;
   release(warp, barrier.gathering);
@@ -139,13 +144,15 @@ bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask
   for (int l = 0; l < LANES; ++l) {
     if (!(mask >> l & 1)) continue;
     if (ins.op == Op::cluster_arrive) {
-      if (warp.cluster_arrived[l]) throw Problem("barrier misuse", "a thread arrives twice at the cluster barrier without waiting");
+      if (warp.cluster_arrived[l])
+        throw Problem("barrier misuse", "a thread arrives twice at the cluster barrier without waiting");
       warp.cluster_arrived[l] = true;
       warp.cluster_phase[l] = cluster.phase;
       ++cluster.arrived;
       if (!(ins.flags & RELAXED) && l == __builtin_ctz(mask)) release(warp, cluster.gathering);
     } else {
-      if (!warp.cluster_arrived[l]) throw Problem("barrier misuse", "a thread waits at the cluster barrier without having arrived");
+      if (!warp.cluster_arrived[l])
+        throw Problem("barrier misuse", "a thread waits at the cluster barrier without having arrived");
       if (warp.cluster_phase[l] == cluster.phase) {
         group.wait = Wait::cluster;
         group.generation = cluster.phase;
@@ -178,7 +185,8 @@ bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
   u32 wanted = static_cast<u32>(ins.arg(0).value), &pool = warp.cta->register_pool;
   if (ins.mode == Word::dec) {
     if (wanted > warp.registers)
-      throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + " of " + std::to_string(warp.registers) + " registers");
+      throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + " of " +
+                                           std::to_string(warp.registers) + " registers");
     pool += (warp.registers - wanted) * LANES;
   } else {
     u32 more = wanted > warp.registers ? (wanted - warp.registers) * LANES : 0;
@@ -195,27 +203,33 @@ bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
 
 bool Machine::synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask) {
   switch (ins.op) {
-    case Op::bar_sync: case Op::bar_arrive:
+    case Op::bar_sync:
+    case Op::bar_arrive:
       if (!named_barrier(warp, group, ins)) return true;
       break;
-    case Op::cluster_arrive: case Op::cluster_wait:
+    case Op::cluster_arrive:
+    case Op::cluster_wait:
       if (!cluster_barrier(warp, group, ins, mask)) return true;
       break;
     case Op::setmaxnreg:
       if (!registers(warp, group, ins)) return true;
       break;
-    case Op::mbarrier_test_wait: case Op::mbarrier_try_wait:
+    case Op::mbarrier_test_wait:
+    case Op::mbarrier_try_wait:
       if (!wait_parity(warp, group, ins, mask)) return true;
       break;
-    case Op::mbarrier_init: case Op::mbarrier_inval: case Op::mbarrier_arrive: case Op::mbarrier_arrive_tx:
-    case Op::mbarrier_expect_tx: case Op::mbarrier_complete_tx:
-      mbarrier(warp, ins, mask);
-      break;
+    case Op::mbarrier_init:
+    case Op::mbarrier_inval:
+    case Op::mbarrier_arrive:
+    case Op::mbarrier_arrive_tx:
+    case Op::mbarrier_expect_tx:
+    case Op::mbarrier_complete_tx: mbarrier(warp, ins, mask); break;
     case Op::fence_mbarrier_init:
       for (auto& [offset, barrier] : warp.cta->barriers) barrier.published |= barrier.initialiser == warp.actor;
       break;
     case Op::fence_proxy_async: fence_proxy(warp); break;
-    case Op::membar: case Op::fence: break;
+    case Op::membar:
+    case Op::fence: break;
     default: return false;
   }
   ++group.pc;

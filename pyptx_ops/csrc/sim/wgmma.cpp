@@ -83,7 +83,8 @@ float special(const float* a, const float* b, float c) {  // with an infinity or
 }  // namespace
 
 // Rows `first` … of an operand tile of 16 columns along K, as out[row][k].
-void Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out, const char* operand) {
+void Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out,
+                    const char* operand) {
   Cta& cta = *warp.cta;
   auto field = [&](int shift) { return static_cast<u32>(descriptor >> shift & 0x3FFF) << 4; };
   u32 start = field(0), lbo = field(16), sbo = field(32), mode = static_cast<u32>(descriptor >> 62);
@@ -100,7 +101,8 @@ void Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_m
       observe_fetch(warp, cta, op.clock, address, 16, op.number);
       return place;
     } catch (Problem& problem) {
-      Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(mn) + ", k " + std::to_string(k) + "): " + problem.what());
+      Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(mn) + ", k " +
+                                       std::to_string(k) + "): " + problem.what());
       placed.others = problem.others;
       placed.others.emplace_back(op.ins->line, "the wgmma");
       throw placed;
@@ -111,7 +113,8 @@ void Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_m
       u32 mn = static_cast<u32>(first + r);
       for (u32 half = 0; half < 2; ++half) {
         u32 offset = mode == 0 ? mn % 8 * 16 + mn / 8 * sbo + half * lbo : mn % 8 * span + mn / 8 * sbo + half * 16;
-        std::memcpy(out + r * DEPTH + 8 * half, bytes(chunk(offset), static_cast<int>(mn), static_cast<int>(8 * half)), 16);
+        std::memcpy(out + r * DEPTH + 8 * half, bytes(chunk(offset), static_cast<int>(mn), static_cast<int>(8 * half)),
+                    16);
       }
     }
     return;
@@ -145,7 +148,8 @@ void Machine::carry_out_wgmma(Warp& warp) {
     for (int l = 0; l < LANES; ++l)
       for (int g = 0; g < 4; ++g)
         for (int e = 0; e < 2; ++e)
-          a[(l / 4 + 8 * (g & 1)) * DEPTH + 2 * (l % 4) + e + 8 * (g >> 1)] = static_cast<u16>(op.a_registers[static_cast<size_t>(4 * l + g)] >> (16 * e));
+          a[(l / 4 + 8 * (g & 1)) * DEPTH + 2 * (l % 4) + e + 8 * (g >> 1)] =
+              static_cast<u16>(op.a_registers[static_cast<size_t>(4 * l + g)] >> (16 * e));
   } else {
     fetch(warp, op, op.a, ins.arg(6).value != 0, ROWS * (warp.index % 4), ROWS, a, "A");
   }
@@ -155,11 +159,13 @@ void Machine::carry_out_wgmma(Warp& warp) {
   bool odd_b[MAX_N];
   for (int j = 0; j < n; ++j) {
     odd_b[j] = false;
-    for (int k = 0; k < DEPTH; ++k) odd_b[j] |= decode(b[j * DEPTH + k] ^ sign_b, format, bs[k * MAX_N + j], be[k * MAX_N + j]);
+    for (int k = 0; k < DEPTH; ++k)
+      odd_b[j] |= decode(b[j * DEPTH + k] ^ sign_b, format, bs[k * MAX_N + j], be[k * MAX_N + j]);
   }
   auto real = [&](u16 bits) { return ins.src == Type::bf16 ? bf16_of(bits) : f16_of(bits); };
   std::vector<u32*> registers;
-  for (int i = 0; i < n / 2; ++i) registers.push_back(reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(0, i).slot].offset));
+  for (int i = 0; i < n / 2; ++i)
+    registers.push_back(reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(0, i).slot].offset));
   for (int row = 0; row < ROWS; ++row) {
     s32 as[DEPTH], ae[DEPTH], largest[MAX_N], sum[MAX_N], cs[MAX_N], ce[MAX_N];
     bool odd_a = false, odd_c[MAX_N];
@@ -176,7 +182,8 @@ void Machine::carry_out_wgmma(Warp& warp) {
     for (int j = 0; j < n; ++j) {
       if (odd_a || odd_b[j] || odd_c[j]) {
         float x[DEPTH], y[DEPTH];
-        for (int k = 0; k < DEPTH; ++k) x[k] = real(a[row * DEPTH + k] ^ sign_a), y[k] = real(b[j * DEPTH + k] ^ sign_b);
+        for (int k = 0; k < DEPTH; ++k)
+          x[k] = real(a[row * DEPTH + k] ^ sign_a), y[k] = real(b[j * DEPTH + k] ^ sign_b);
         element(j) = f32_bits(special(x, y, op.accumulate ? f32_of(element(j)) : 0.0f));
         continue;
       }
@@ -201,7 +208,9 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
   for (int i = 0; i < ins.size(0); ++i) {
     int slot = ins.arg(0, i).slot;
     if (!warp.fenced || (!warp.busy[slot] && warp.touched[slot] > warp.fenced))
-      throw Problem("missing wgmma.fence", program_.slots[slot].name + (warp.fenced ? " was written after the last wgmma.fence" : " is used, and there was no wgmma.fence at all"));
+      throw Problem("missing wgmma.fence",
+                    program_.slots[slot].name + (warp.fenced ? " was written after the last wgmma.fence"
+                                                             : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
   Wgmma op{&ins, 0, 0, accumulate, {}, before, static_cast<u32>(warp.wgmmas) + 1};

@@ -17,6 +17,7 @@ POLICIES = ("lazy", "eager", "reverse", "random")
 in reverse, or in an order drawn from the seed."""
 
 OTHERS_SHOWN = 12
+PTX_SHOWN = 160  # characters of a line
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Place:
 
     def __str__(self) -> str:
         shown = f"{self.python}: " if self.python else ""
-        return f"{shown}PTX line {self.line}: {self.ptx}"
+        ptx = self.ptx if len(self.ptx) <= PTX_SHOWN else self.ptx[:PTX_SHOWN] + " …"
+        return f"{shown}PTX line {self.line}: {ptx}"
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,14 @@ class Report:
             lines.append(f"  at {self.place}")
         if self.where:
             lines.append(f"  in {self.where}")
-        for other in self.others[:OTHERS_SHOWN]:
-            lines += [f"  {other.text}", f"    at {other}"]
-        if len(self.others) > OTHERS_SHOWN:
-            lines.append(f"  and {len(self.others) - OTHERS_SHOWN} more")
+        alike: dict[tuple[int, str], list[Place]] = {}  # such as the warps that wait for one barrier
+        for other in self.others:
+            alike.setdefault((other.line, other.text.partition(": ")[2]), []).append(other)
+        for places in list(alike.values())[:OTHERS_SHOWN]:
+            more = f" (and {len(places) - 1} more alike)" if len(places) > 1 else ""
+            lines += [f"  {places[0].text}{more}", f"    at {places[0]}"]
+        if len(alike) > OTHERS_SHOWN:
+            lines.append(f"  and {len(alike) - OTHERS_SHOWN} others")
         return "\n".join(lines)
 
 
