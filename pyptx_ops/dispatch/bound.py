@@ -61,7 +61,7 @@ def launch(
     values: those of the launch; a tensor stands for its address, and (tensor, offset) for one so many bytes on.
     outputs: contiguous tensors that the call made and returns.
     """
-    numbers = [_number(value) for value in values]
+    numbers = [value if isinstance(value, int | float) else _address(value) for value in values]
     kernel.launch(device, _current_stream(device), *grid, *numbers)
     table = _tables.get(op)
     if table is None or not may_bind(kernel) or _is_capturing():
@@ -72,10 +72,10 @@ def launch(
         table.add(args, kernel, device, grid, tuple(numbers), addresses, models)
 
 
-def _number(value: Any) -> int | float:
-    if isinstance(value, Tensor):
-        return value.data_ptr()
-    return value[0].data_ptr() + value[1] if isinstance(value, tuple) else value
+def _address(value: Any) -> int:
+    tensor, offset = value if isinstance(value, tuple) else (value, 0)
+    address: int = tensor.data_ptr()
+    return address + offset
 
 
 def _addresses(operands: tuple[object, ...], values: tuple[Any, ...]) -> tuple[tuple[int, int, int], ...] | None:
