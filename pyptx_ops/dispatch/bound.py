@@ -6,6 +6,7 @@ whatever is not bound, or is no plain call, is answered with NotImplemented and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any
@@ -64,11 +65,13 @@ def launch(
     numbers = [value if isinstance(value, int | float) else _address(value) for value in values]
     kernel.launch(device, _current_stream(device), *grid, *numbers)
     table = _tables.get(op)
-    if table is None or not may_bind(kernel) or _is_capturing():
+    if table is None or not may_bind(kernel):
         return
     addresses = _addresses((*args, *outputs), values)
+    if addresses is None or _is_capturing():
+        return
     models = tuple(map(_model, outputs))
-    if addresses is not None and all(map(_makes, models, outputs)):
+    if all(map(_makes, models, outputs)):
         table.add(args, kernel, device, grid, tuple(numbers), addresses, models)
 
 
@@ -93,13 +96,18 @@ def _addresses(operands: tuple[object, ...], values: tuple[Any, ...]) -> tuple[t
 
 def _is_capturing() -> bool:
     """In a graph capture, memory that is kept would keep the graph's whole pool."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _model(out: Tensor) -> Tensor:
-    """A tensor of one item, that `torch.empty_like` makes contiguous tensors of the shape of `out` from."""
+    """A tensor without memory of its own, that `torch.empty_like` makes contiguous ones of the shape of `out` from."""
     with torch.inference_mode(False):
-        return torch.empty((1,) * out.dim(), dtype=out.dtype, device=out.device).expand(out.shape)
+        return _item(out.dtype, out.device).view((1,) * out.dim()).expand(out.shape)
+
+
+@functools.cache
+def _item(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(1, dtype=dtype, device=device)
 
 
 def _makes(model: Tensor, out: Tensor) -> bool:
