@@ -23,6 +23,8 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # What DLPack does not tell of a tensor: that its values are the negated memory, that its dimensions have names.
 _UNUSUAL = tuple(getattr(torch.Tensor, name) for name in ("is_neg", "has_names") if hasattr(torch.Tensor, name))
 
+_NUMBERS = (int, float)
+
 _tables: dict[str, BoundCalls] = {}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
@@ -62,7 +64,7 @@ def launch(
     values: those of the launch; a tensor stands for its address, and (tensor, offset) for one so many bytes on.
     outputs: contiguous tensors that the call made and returns.
     """
-    numbers = [value if isinstance(value, int | float) else _address(value) for value in values]
+    numbers = [value if isinstance(value, _NUMBERS) else _address(value) for value in values]
     kernel.launch(device, _current_stream(device), *grid, *numbers)
     table = _tables.get(op)
     if table is None or not may_bind(kernel):
