@@ -20,8 +20,7 @@ __all__ = ["calls_of", "launch"]
 
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-# What DLPack does not tell of a tensor: that its values are the negated memory, that its dimensions have names.
-_UNUSUAL = tuple(getattr(torch.Tensor, name) for name in ("is_neg", "has_names") if hasattr(torch.Tensor, name))
+_UNUSUAL = (torch.Tensor.is_neg,)  # what DLPack does not tell of a tensor: that its values are the negated memory
 
 _NUMBERS = (int, float)
 
