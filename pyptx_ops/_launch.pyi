@@ -54,7 +54,7 @@ class BoundCalls:
         names, defaults: of the op's arguments, in order; the defaults are of the last ones.
         tensor_types: exactly the types whose objects are plain tensors.
         constant_types: exactly the types whose objects may be arguments and count by identity.
-        unusual: tests of a tensor; a call with a tensor that passes one is left to the caller.
+        unusual: tests of a tensor that is not bf16; a call with a tensor that passes one is left to the caller.
         allocate: a new tensor for an output, like the one that it is given.
         device_type: DLPack's number of the device that the tensors are on.
         limit: as many kinds are kept; all are forgotten when one more comes.

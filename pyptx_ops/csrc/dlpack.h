@@ -7,7 +7,8 @@
 
 constexpr const char* DLPACK_CAPSULE = "dlpack_exchange_api";
 constexpr uint32_t DLPACK_MAJOR = 1;
-constexpr int DLPACK_CUDA = 2;  // device type
+constexpr int DLPACK_CUDA = 2;    // device type
+constexpr int DLPACK_BFLOAT = 4;  // type code
 
 struct DLDevice {
   int32_t type, index;

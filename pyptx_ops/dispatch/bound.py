@@ -6,6 +6,7 @@ whatever is not bound, or is no plain call, is answered with NotImplemented and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any
@@ -19,8 +20,9 @@ __all__ = ["calls_of", "launch"]
 
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-# What DLPack does not tell of a tensor: that its values are the negated memory, that its dimensions have names.
-_UNUSUAL = tuple(getattr(torch.Tensor, name) for name in ("is_neg", "has_names") if hasattr(torch.Tensor, name))
+_UNUSUAL = (torch.Tensor.is_neg,)  # what DLPack does not tell of a tensor: that its values are the negated memory
+
+_NUMBERS = (int, float)
 
 _tables: dict[str, BoundCalls] = {}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
@@ -61,22 +63,24 @@ def launch(
     values: those of the launch; a tensor stands for its address, and (tensor, offset) for one so many bytes on.
     outputs: contiguous tensors that the call made and returns.
     """
-    numbers = [_number(value) for value in values]
-    stream = _current_stream(device) if device >= 0 else 0
+    numbers = [value if isinstance(value, _NUMBERS) else _address(value) for value in values]
+    stream = _current_stream(device) if device >= 0 else 0  # a simulated device has none
     kernel.launch(device, stream, *grid, *numbers)
     table = _tables.get(op)
-    if table is None or not may_bind(kernel) or _is_capturing():
+    if table is None or not may_bind(kernel):
         return
     addresses = _addresses((*args, *outputs), values)
+    if addresses is None or _is_capturing():
+        return
     models = tuple(map(_model, outputs))
-    if addresses is not None and all(map(_makes, models, outputs)):
+    if all(map(_makes, models, outputs)):
         table.add(args, kernel, device, grid, tuple(numbers), addresses, models)
 
 
-def _number(value: Any) -> int | float:
-    if isinstance(value, Tensor):
-        return value.data_ptr()
-    return value[0].data_ptr() + value[1] if isinstance(value, tuple) else value
+def _address(value: Any) -> int:
+    tensor, offset = value if isinstance(value, tuple) else (value, 0)
+    address: int = tensor.data_ptr()
+    return address + offset
 
 
 def _addresses(operands: tuple[object, ...], values: tuple[Any, ...]) -> tuple[tuple[int, int, int], ...] | None:
@@ -94,13 +98,18 @@ def _addresses(operands: tuple[object, ...], values: tuple[Any, ...]) -> tuple[t
 
 def _is_capturing() -> bool:
     """In a graph capture, memory that is kept would keep the graph's whole pool."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _model(out: Tensor) -> Tensor:
-    """A tensor of one item, that `torch.empty_like` makes contiguous tensors of the shape of `out` from."""
+    """A tensor without memory of its own, that `torch.empty_like` makes contiguous ones of the shape of `out` from."""
     with torch.inference_mode(False):
-        return torch.empty((1,) * out.dim(), dtype=out.dtype, device=out.device).expand(out.shape)
+        return _item(out.dtype, out.device).view((1,) * out.dim()).expand(out.shape)
+
+
+@functools.cache
+def _item(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(1, dtype=dtype, device=device)
 
 
 def _makes(model: Tensor, out: Tensor) -> bool:

@@ -350,11 +350,6 @@ def test_what_makes_no_table_is_refused(replaced: dict[str, Any], message: str) 
         make(**replaced)
 
 
-def test_a_capsule_of_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="PyCapsule"):
-        _launch.BoundCalls(torch.zeros(1).__dlpack__(), (), (), (), (), (), None)
-
-
 def test_the_table_is_bounded(stub: StubDriver) -> None:
     calls, kernel, x = make(limit=8), simple(stub), aligned(4)
     for option in range(100):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import pyptx_ops
+from pyptx_ops import dispatch, launch
 from tests.ops.inputs import ends, randn
 from tests.ops.test_torch import block
 from tests.tolerance import assert_within, norm_bound, product_bound, silu_bound
@@ -197,3 +198,92 @@ def test_b18_products_past_two_to_the_31():
     got = pyptx_ops.grouped_gemm(a, b.expand(2, k, k), ends(5, rows - 1, device="cuda"))
     assert_within(got[-3:-1], truth[:2], bound[:2])
     assert not got[:-3].any() and not got[-1].any()
+
+
+def t(*shape, dtype=BF16):
+    return randn(*shape, device="cuda", dtype=dtype, scale=0.3)
+
+
+KINDS = {
+    "gemm": lambda: (t(33, 64), t(64, 96)),
+    "gemm bias": lambda: (t(2, 33, 64), t(96, 64).t(), t(96)),
+    "gemm many rows": lambda: (t(1100, 64, dtype=torch.float16), t(64, 256, dtype=torch.float16)),
+    "grouped_gemm": lambda: (t(33, 64), t(3, 64, 96), ends(5, 5, 30, device="cuda"), t(3, 96)),
+    "rms_norm": lambda: (t(3, 5, 64), t(64)),
+    "rms_norm odd": lambda: (t(7, 63), t(63), 1e-5, 1.0, False),
+    "fused_add_rms_norm": lambda: (t(3, 5, 64)[:, 1:], t(3, 4, 64), t(64).float()),
+    "fused_add_rms_norm_": lambda: (t(3, 5, 64), t(3, 5, 64), None),
+    "silu_and_mul": lambda: (t(7, 128),),
+    "silu_and_mul interleaved": lambda: (t(7, 128), True),
+    "swiglu": lambda: (*t(8, 128).chunk(2, -1), ends(3, 6, device="cuda")),
+}
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="no DLPack exchange API")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["eager", "inference", "training", "stream", "graph"])
+def test_a_bound_call_gives_what_a_planned_one_does(monkeypatch, kind, where):
+    """The second call of a kind is launched without Python: on the stream in use, and into a capture."""
+    if dispatch.route("cuda").path != "kernel":
+        pytest.skip("no kernels for this device")
+    op, in_place = getattr(pyptx_ops, kind.split()[0]), kind.endswith("_")
+    first, second = KINDS[kind](), KINDS[kind]()
+    if where == "training" and in_place:
+        pytest.skip("has no derivative")
+
+    def results(args):
+        out = op(*args)
+        return args[:2] if in_place else out if isinstance(out, tuple) else (out,)
+
+    with launch.unbound():
+        wanted = [value.clone() for value in results([copy_of(arg) for arg in second])]
+    results([copy_of(arg) for arg in first])  # binds
+    args = [copy_of(arg) for arg in second]
+
+    def planned(tensor):
+        raise AssertionError("this call was planned again")
+
+    monkeypatch.setattr(dispatch, "runs_kernels", planned)
+    if where == "stream":
+        got = on_a_late_stream(lambda: results(args), args)
+    elif where == "graph":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = results(args)
+        graph.replay()
+    else:
+        if where == "training":
+            args[0].requires_grad_()
+        with torch.inference_mode(where == "inference"):
+            got = results(args)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert torch.equal(ours, theirs)
+        assert in_place or ours.requires_grad == (where == "training")
+
+
+def copy_of(arg):
+    """Of the same kind: shape, strides, alignment."""
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    span = sum((size - 1) * stride for size, stride in zip(arg.shape, arg.stride(), strict=True)) + 1
+    start = arg.data_ptr() % 16 // arg.element_size()
+    copy = torch.zeros(start + span, dtype=arg.dtype, device=arg.device)[start:].as_strided(
+        arg.shape, arg.stride(), start
+    )
+    return copy.copy_(arg)
+
+
+def on_a_late_stream(call, args):
+    """The call on a stream on which the tensors get their values late."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    values = [tensor.clone() for tensor in tensors]
+    for tensor in tensors:
+        tensor.zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(20_000_000)
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+        got = call()
+    torch.cuda.synchronize()
+    return got
