@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import pyptx_ops
+from pyptx_ops import dispatch
 from pyptx_ops.dispatch import gemm as gemm_host
 from pyptx_ops.kernels.configs import GemmConfig
 from pyptx_ops.kernels.hopper.tuning import gemm as gemm_tuning
@@ -155,5 +156,7 @@ def test_outside_the_block_and_for_other_dtypes_the_reference_runs() -> None:
     a = torch.randn(4, 8)
     with pyptx_ops.simulate() as launcher:
         assert torch.equal(pyptx_ops.gemm(a, a.t()), a @ a.t())
+        assert (dispatch.route("cpu").path, dispatch.route("cpu").arch) == ("kernel", "sm_90a")
+    assert dispatch.route("cpu").path == "reference"
     pyptx_ops.gemm(a.bfloat16(), a.t().bfloat16())
     assert launcher.executed == 0

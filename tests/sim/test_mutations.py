@@ -1,7 +1,8 @@
 """Every synchronising instruction of shipped GEMMs is left out or changed in turn: the simulator finds it.
 
 What survives is explained: `bar.warp.sync` orders lanes of one warp, which are one actor here; without
-`setmaxnreg.inc` a kernel still runs on registers that are not counted.
+`setmaxnreg.inc` a kernel still runs on registers that are not counted; and where the split kernel's producer does not
+arrive at the cluster barrier, it exits soon, which counts as an arrival.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NAMES = ("gemm_bf16_xk_yk_128x128x64_s6", "gemm_bf16_xk_yk_128x16x64_s5_swap_spl
 CONFIGS = [c for c in gemm_tuning.configs() if c.name in NAMES]
 RUNS = [(200, "lazy", 0), (1200, "lazy", 0), (200, "random", 1), (1200, "random", 2), (1200, "eager", 0)]
 SYNCHRONISES = re.compile(r"(@!?%p\d+ )?(mbarrier\.|wgmma\.(fence|commit|wait)|bar\.|barrier\.|fence\.|setmaxnreg)")
-EXPLAINED = ("bar.warp.sync", "setmaxnreg.inc")
+EXPLAINED = ("bar.warp.sync", "setmaxnreg.inc", "barrier.cluster.arrive")
 NOTHING = "fence.acq_rel.cta;"
 
 
@@ -81,4 +82,5 @@ def test_mutants_are_found(config: GemmConfig, monkeypatch: pytest.MonkeyPatch) 
             survivors.append(what)
     unexplained = [what for what in survivors if not any(word in what for word in EXPLAINED)]
     assert total > 40
-    assert len(unexplained) <= 0.05 * total, "\n".join(unexplained)
+    assert not unexplained, "\n".join(unexplained)
+    assert len(survivors) < 0.1 * total

@@ -10,12 +10,18 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ... import _sim
 from ..check import forms_of
 from ..errors import Location
 from ..ir import Address, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, TensorCoordinates, Vector
 from ..isa.row import Form, Value
 from .ptx import Line, PtxError, Text, read
+
+try:
+    from ... import _sim
+except ImportError as error:
+    raise ImportError(
+        "pyptx_ops._sim is not built; run `python setup.py build_ext --inplace` in the source tree"
+    ) from error
 
 __all__ = ["Program", "load"]
 
