@@ -39,7 +39,8 @@ class BuildExtension(build_ext):
 
     def build_extensions(self) -> None:
         for extension in self.extensions:
-            extension.extra_compile_args += ["-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"]
+            common = ["-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra"]
+            extension.extra_compile_args = common + extension.extra_compile_args
         super().build_extensions()
 
 
@@ -59,7 +60,7 @@ setup(
             sources=[f"pyptx_ops/csrc/sim/{name}.cpp" for name in SIMULATOR],
             depends=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("pyptx_ops/csrc/sim/*.h"))],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
-            extra_compile_args=["-ffp-contract=off"],
+            extra_compile_args=["-O3", "-ffp-contract=off"],
             language="c++",
             py_limited_api=True,
         ),
