@@ -29,7 +29,6 @@ __all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "simulate"]
 
 ARCH = "sm_90a"
 FORMATS = {"pointer": "Q", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f32": "f", "f64": "d"}
-MAP_BYTES = 128
 
 
 class SimulatedLauncher:

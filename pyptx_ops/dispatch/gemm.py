@@ -94,7 +94,7 @@ def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
 def _run(
     op: str, args: tuple[object, ...], out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, offs: Tensor | None
 ) -> None:
-    """Fill `out`. Nothing here makes a view unless an operand has to be copied: a call costs a few microseconds."""
+    """Fill `out`: copy what no tensor map takes, launch, and bind calls of this kind if nothing was copied."""
     groups = 0 if offs is None else b.shape[0]
     plan = plan_of(a, b, groups)
     tokens = _padded_copy(_rows(a)) if plan.copy_tokens else a

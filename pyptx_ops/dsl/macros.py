@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from .instructions import ptx
 from .reg import Pred, Reg
@@ -14,16 +13,15 @@ __all__ = ["ceil_div", "elect_one", "first_lane", "wait_parity", "warp_inclusive
 FULL_MASK = 0xFFFFFFFF
 
 
-def wait_parity(barrier: Reg, parity: Reg | int, *, cluster: bool = False) -> None:
-    """Wait until the phase of this parity has completed. `cluster`: see what other CTAs released.
+def wait_parity(barrier: Reg, parity: Reg | int) -> None:
+    """Wait until the phase of this parity has completed.
 
     Expands to: label, mbarrier.try_wait.parity, bra.
     """
     k = current_kernel()
     again = k.label("WAIT")
     k.place(again)
-    order: dict[str, Any] = {"sem": "acquire", "scope": "cluster"} if cluster else {}
-    done = ptx.mbarrier.try_wait.parity(barrier, parity, **order)
+    done = ptx.mbarrier.try_wait.parity(barrier, parity)
     k.branch(again, ~done)
 
 

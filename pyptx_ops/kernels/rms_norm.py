@@ -28,7 +28,7 @@ __all__ = ["build"]
 
 CHAINS = 4  # independent sums of a thread: a shorter chain of dependent additions, and a smaller error
 
-WEIGHT_NONE, WEIGHT_SAME, WEIGHT_F32 = 0, 1, 2
+WEIGHT_NONE, WEIGHT_SAME = 0, 1  # 2: an fp32 weight
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ class Arguments:
         weight_kind = k.param("weight_kind", "u32")
         self.has_weight = weight_kind != WEIGHT_NONE
         self.weight_is_same = weight_kind == WEIGHT_SAME
-        self.weight_is_f32 = weight_kind == WEIGHT_F32
         self.rows = k.param("rows", "u64")
         self.per_outer = k.param("per_outer", "u64")
         self.reciprocal = k.param("per_outer_reciprocal", "u64")

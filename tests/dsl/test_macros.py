@@ -16,10 +16,6 @@ EXPANSIONS: dict[str, tuple[Callable[[Kernel], Any], list[str]]] = {
         lambda k: macros.wait_parity(k.reg("u32"), k.reg("u32")),
         ["$WAIT_1:", "mbarrier.try_wait.parity.shared::cta.b64 %p0, [%r0], %r1;", "@!%p0 bra $WAIT_1;"],
     ),
-    "wait_parity, cluster": (
-        lambda k: macros.wait_parity(k.reg("u32"), 0, cluster=True),
-        ["$WAIT_1:", "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p0, [%r0], 0;", "@!%p0 bra $WAIT_1;"],
-    ),
     "elect_one": (lambda k: macros.elect_one(), ["elect.sync _|%p0, 4294967295;"]),
     "ceil_div": (lambda k: macros.ceil_div(k.reg("u32"), 24), ["add.u32 %r1, %r0, 23;", "div.u32 %r2, %r1, 24;"]),
     "first_lane": (
