@@ -21,82 +21,60 @@ using s64 = int64_t;
 constexpr int LANES = 32;
 constexpr u32 ALL = 0xFFFFFFFFu;
 
+// clang-format off
 // The meanings of instruction rows that the machine has; the loader refuses every other by name and line.
 #define SIM_OPERATIONS(X) \
-  X(add, "add") \
-  X(sub, "sub") X(mul_lo, "mul.lo") X(mul_hi, "mul.hi") X(mul_wide, "mul.wide") X(mad_lo, "mad.lo") X( \
-      mad_wide, "mad.wide") X(div, "div") X(rem, "rem") X(min, "min") X(max, "max") X(abs, "abs") X(neg, "neg") \
-      X(and_, "and") X(or_, "or") X(xor_, "xor") X(not_, "not") X(shl, "shl") X(shr, "shr") X(brev, "brev") X( \
-          clz, "clz") X(popc, "popc") X(bfe, "bfe") X(prmt, "prmt") X(lop3, "lop3") X(selp, "selp") X(setp, "setp") \
-          X(mov, "mov") X(mov_pack, "mov.pack") X(mov_unpack, "mov.unpack") X(add_float, "add.float") X( \
-              sub_float, "sub.float") X(mul_float, "mul.float") X(fma, "fma") X(min_float, "min.float") \
-              X(max_float, "max.float") X(abs_float, "abs.float") X(neg_float, "neg.float") X(div_float, "div.float") \
-                  X(rcp, "rcp") X(sqrt, "sqrt") X(rcp_approx, "rcp.approx") X(sqrt_approx, "sqrt.approx") \
-                      X(rsqrt_approx, "rsqrt.approx") X(ex2_approx, "ex2.approx") X(lg2_approx, "lg2.approx") X( \
-                          cvt_int, \
-                          "cvt.int") X(cvt_float_from_int, "cvt.float_from_int") X(cvt_int_from_float, \
-                                                                                   "cvt.int_from_float") \
-                          X(cvt_float, "cvt.float") X(cvt_pack, "cvt.pack") X(ld, "ld") X(st, "st") X(cvta, "cvta") X( \
-                              cvta_to, \
-                              "cvta.to") X(mapa, \
-                                           "mapa") X(getctarank, \
-                                                     "getctarank") X(prefetch, \
-                                                                     "prefetch") X(prefetch_tensormap, \
-                                                                                   "prefetch.tensormap") X(atom, \
-                                                                                                           "atom") \
-                              X(red, "red") X(bra, "bra") \
-                                  X(ret, "ret") X(exit, "exit") X(trap, "trap") X(nanosleep, "nanosleep") X( \
-                                      griddepcontrol, \
-                                      "griddepcontrol") X(setmaxnreg, "setmaxnreg") \
-                                      X(elect, "elect") X(shfl, "shfl") X(vote, "vote") X( \
-                                          vote_ballot, "vote.ballot") X(activemask, "activemask") \
-                                          X(redux, "redux") X(bar_sync, "bar.sync") X(bar_arrive, "bar.arrive") X( \
-                                              bar_warp_sync, \
-                                              "bar.warp.sync") X(cluster_arrive, "barrier.cluster.arrive") \
-                                              X(cluster_wait, \
-                                                "barrier.cluster.wait") X(membar, "membar") \
-                                                  X(fence, "fence") X(fence_mbarrier_init, "fence.mbarrier_init") X( \
-                                                      fence_proxy_async, "fence.proxy.async") \
-                                                      X(mbarrier_init, "mbarrier.init") X( \
-                                                          mbarrier_inval, \
-                                                          "mbarrier.inval") X(mbarrier_arrive, "mbarrier.arrive") \
-                                                          X(mbarrier_arrive_tx, "mbarrier.arrive.expect_tx") X( \
-                                                              mbarrier_expect_tx, \
-                                                              "mbarrier.expect_tx") \
-                                                              X(mbarrier_complete_tx, "mbarrier.complete_tx") X( \
-                                                                  mbarrier_test_wait, \
-                                                                  "mbarrier.test_wait.parity") \
-                                                                  X(mbarrier_try_wait, "mbarrier.try_wait.parity") X( \
-                                                                      tma_load, \
-                                                                      "tma.load") X(tma_store, "tma.store") \
-                                                                      X(tma_prefetch, "tma.prefetch") X( \
-                                                                          bulk_load, \
-                                                                          "bulk.load") X(bulk_store, "bulk.store") \
-                                                                          X(bulk_commit, "bulk.commit_group") X( \
-                                                                              bulk_wait, "bulk.wait_group") X(wgmma, \
-                                                                                                              "wgmma") \
-                                                                              X(wgmma_fence, "wgmma.fence") X( \
-                                                                                  wgmma_commit, \
-                                                                                  "wgmma.commit_group") \
-                                                                                  X(wgmma_wait, "wgmma.wait_group") \
-                                                                                      X(ldmatrix, "ldmatrix") \
-                                                                                          X(stmatrix, "stmatrix")
+  X(add, "add") X(sub, "sub") X(mul_lo, "mul.lo") X(mul_hi, "mul.hi") X(mul_wide, "mul.wide") \
+  X(mad_lo, "mad.lo") X(mad_wide, "mad.wide") X(div, "div") X(rem, "rem") X(min, "min") X(max, "max") \
+  X(abs, "abs") X(neg, "neg") X(and_, "and") X(or_, "or") X(xor_, "xor") X(not_, "not") X(shl, "shl") \
+  X(shr, "shr") X(brev, "brev") X(clz, "clz") X(popc, "popc") X(bfe, "bfe") X(prmt, "prmt") X(lop3, "lop3") \
+  X(selp, "selp") \
+  X(setp, "setp") \
+  X(mov, "mov") X(mov_pack, "mov.pack") X(mov_unpack, "mov.unpack") \
+  X(add_float, "add.float") X(sub_float, "sub.float") X(mul_float, "mul.float") X(fma, "fma") \
+  X(min_float, "min.float") X(max_float, "max.float") X(abs_float, "abs.float") X(neg_float, "neg.float") \
+  X(div_float, "div.float") X(rcp, "rcp") X(sqrt, "sqrt") X(rcp_approx, "rcp.approx") \
+  X(sqrt_approx, "sqrt.approx") X(rsqrt_approx, "rsqrt.approx") X(ex2_approx, "ex2.approx") \
+  X(lg2_approx, "lg2.approx") \
+  X(cvt_int, "cvt.int") X(cvt_float_from_int, "cvt.float_from_int") \
+  X(cvt_int_from_float, "cvt.int_from_float") X(cvt_float, "cvt.float") X(cvt_pack, "cvt.pack") \
+  X(ld, "ld") X(st, "st") X(cvta, "cvta") X(cvta_to, "cvta.to") X(mapa, "mapa") X(getctarank, "getctarank") \
+  X(prefetch, "prefetch") X(prefetch_tensormap, "prefetch.tensormap") X(atom, "atom") X(red, "red") \
+  X(bra, "bra") X(ret, "ret") X(exit, "exit") X(trap, "trap") X(nanosleep, "nanosleep") \
+  X(griddepcontrol, "griddepcontrol") X(setmaxnreg, "setmaxnreg") \
+  X(elect, "elect") X(shfl, "shfl") X(vote, "vote") X(vote_ballot, "vote.ballot") X(activemask, "activemask") \
+  X(redux, "redux") \
+  X(bar_sync, "bar.sync") X(bar_arrive, "bar.arrive") X(bar_warp_sync, "bar.warp.sync") \
+  X(cluster_arrive, "barrier.cluster.arrive") X(cluster_wait, "barrier.cluster.wait") \
+  X(membar, "membar") X(fence, "fence") X(fence_mbarrier_init, "fence.mbarrier_init") \
+  X(fence_proxy_async, "fence.proxy.async") \
+  X(mbarrier_init, "mbarrier.init") X(mbarrier_inval, "mbarrier.inval") X(mbarrier_arrive, "mbarrier.arrive") \
+  X(mbarrier_arrive_tx, "mbarrier.arrive.expect_tx") X(mbarrier_expect_tx, "mbarrier.expect_tx") \
+  X(mbarrier_complete_tx, "mbarrier.complete_tx") X(mbarrier_test_wait, "mbarrier.test_wait.parity") \
+  X(mbarrier_try_wait, "mbarrier.try_wait.parity") \
+  X(tma_load, "tma.load") X(tma_store, "tma.store") X(tma_prefetch, "tma.prefetch") \
+  X(bulk_load, "bulk.load") X(bulk_store, "bulk.store") X(bulk_commit, "bulk.commit_group") \
+  X(bulk_wait, "bulk.wait_group") \
+  X(wgmma, "wgmma") X(wgmma_fence, "wgmma.fence") X(wgmma_commit, "wgmma.commit_group") \
+  X(wgmma_wait, "wgmma.wait_group") \
+  X(ldmatrix, "ldmatrix") X(stmatrix, "stmatrix")
 
 #define SIM_TYPES(X) \
-  X(none) \
-  X(pred) X(b8) X(u8) X(s8) X(b16) X(u16) X(s16) X(b32) X(u32) X(s32) X(b64) X(u64) X(s64) X(f16) X(bf16) X(f32) \
-      X(f64) X(f16x2) X(bf16x2)
+  X(none) X(pred) X(b8) X(u8) X(s8) X(b16) X(u16) X(s16) X(b32) X(u32) X(s32) X(b64) X(u64) X(s64) \
+  X(f16) X(bf16) X(f32) X(f64) X(f16x2) X(bf16x2)
 
 // Modifiers by their spelling.
 #define SIM_WORDS(X) \
-  X(none, "") \
-  X(eq, "eq") X(ne, "ne") X(lt, "lt") X(le, "le") X(gt, "gt") X(ge, "ge") X(lo, "lo") X(ls, "ls") X(hi, "hi") \
-      X(hs, "hs") X(equ, "equ") X(neu, "neu") X(ltu, "ltu") X(leu, "leu") X(gtu, "gtu") X(geu, "geu") X(num, "num") \
-          X(nan, "nan") X(and_, "and") X(or_, "or") X(xor_, "xor") X(rn, "rn") X(rz, "rz") X(rni, "rni") X(rzi, "rzi") \
-              X(rmi, "rmi") X(rpi, "rpi") X(global, "global") X(shared, "shared") X(shared_cta, "shared::cta") \
-                  X(shared_cluster, "shared::cluster") X(param, "param") X(up, "up") X(down, "down") X(bfly, "bfly") \
-                      X(idx, "idx") X(all, "all") X(any, "any") X(uni, "uni") X(inc, "inc") X(dec, "dec") \
-                          X(add, "add") X(min, "min") X(max, "max") X(exch, "exch")
+  X(none, "") X(eq, "eq") X(ne, "ne") X(lt, "lt") X(le, "le") X(gt, "gt") X(ge, "ge") X(lo, "lo") X(ls, "ls") \
+  X(hi, "hi") X(hs, "hs") X(equ, "equ") X(neu, "neu") X(ltu, "ltu") X(leu, "leu") X(gtu, "gtu") X(geu, "geu") \
+  X(num, "num") X(nan, "nan") \
+  X(and_, "and") X(or_, "or") X(xor_, "xor") \
+  X(rn, "rn") X(rz, "rz") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
+  X(global, "global") X(shared, "shared") X(shared_cta, "shared::cta") X(shared_cluster, "shared::cluster") \
+  X(param, "param") \
+  X(up, "up") X(down, "down") X(bfly, "bfly") X(idx, "idx") X(all, "all") X(any, "any") X(uni, "uni") \
+  X(inc, "inc") X(dec, "dec") X(add, "add") X(min, "min") X(max, "max") X(exch, "exch")
+// clang-format on
 
 enum class Op : int {
 #define X(name, text) name,
