@@ -142,16 +142,17 @@ def build(config: GemmConfig) -> Kernel:
             ptx.prefetch.tensormap(args.y_map)
             barriers.init(consumer_warps=4 * config.consumers)
             ptx.fence.mbarrier_init()
-        ptx.bar.sync(0)
-        if config.split_k > 1:
-            ptx.barrier.cluster.arrive()  # waited for before anyone reaches into another CTA
+        if config.split_k > 1:  # also so that no CTA reaches into one that does not run yet
+            ptx.barrier.cluster.arrive()
+            ptx.barrier.cluster.wait()
+        else:
+            ptx.bar.sync(0)
         producer_registers, consumer_registers = layout.registers
         with k.if_(warpgroup == config.consumers):
             ptx.setmaxnreg(producer_registers, action="dec")
             with k.if_((thread & 127) < 32):
                 producer(k, layout, args, stages, barriers)
-            if config.split_k > 1:  # each thread arrives once per phase, also those that have no parts to send
-                ptx.barrier.cluster.wait()
+            if config.split_k > 1:  # every thread of the cluster arrives, also those that have no parts to send
                 ptx.barrier.cluster.arrive()
         with k.else_():
             ptx.setmaxnreg(consumer_registers, action="inc")

@@ -234,7 +234,6 @@ class SplitEpilogue:
         weight = (thread >> 5) * 16 + (lane >> 2)  # warps 0 … 4 · consumers − 1 hold 16 weights each
         slot = self.rank * self.share
         self.mine = self.parts.reg() + (slot * self.row + weight) * 4
-        ptx.barrier.cluster.wait()  # every CTA of the cluster runs
 
     def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
         """Send the parts, add those of this CTA's tokens, then the bias; round and store."""
