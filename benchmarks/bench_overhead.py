@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import pyptx_ops
-from benchmarks import harness, rowwise
+from benchmarks import harness
 from benchmarks.harness import OURS, Workload
-from benchmarks.products import grouped_excess, offs_of, operand, product_excess
+from benchmarks.products import offs_of, operand
 from benchmarks.timing import Call, Clock, interleaved
 from pyptx_ops.tables import table
+from pyptx_ops.trials.bounds import fused_excess, grouped_excess, norm_excess, product_excess, silu_excess
 
 SECONDS = 20.0
 SIZE = 64
@@ -95,21 +96,21 @@ def row_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[], f
     yield (
         "rms_norm", "F.rms_norm",
         lambda: pyptx_ops.rms_norm(x, weight, EPS), lambda: F.rms_norm(x, (SIZE,), weight, EPS),
-        lambda: rowwise.norm_excess(pyptx_ops.rms_norm(x, weight, EPS).detach(), values, weight, EPS),
+        lambda: norm_excess(pyptx_ops.rms_norm(x, weight, EPS).detach(), values, weight, EPS),
     )  # fmt: skip
     yield (
         "fused_add_rms_norm", "add, F.rms_norm", fused, add_norm,
-        lambda: rowwise.fused_excess((fused()[0].detach(), fused()[1].detach()), values, residual, weight, EPS),
+        lambda: fused_excess((fused()[0].detach(), fused()[1].detach()), values, residual, weight, EPS),
     )  # fmt: skip
     yield (
         "silu_and_mul", "silu * up",
         lambda: pyptx_ops.silu_and_mul(packed), silu_mul,
-        lambda: rowwise.silu_excess(pyptx_ops.silu_and_mul(packed).detach(), *packed.detach().chunk(2, -1)),
+        lambda: silu_excess(pyptx_ops.silu_and_mul(packed).detach(), *packed.detach().chunk(2, -1)),
     )  # fmt: skip
     yield (
         "swiglu", "silu * up",
         lambda: pyptx_ops.swiglu(x, residual), lambda: F.silu(x) * residual,
-        lambda: rowwise.silu_excess(pyptx_ops.swiglu(x, residual).detach(), values, residual),
+        lambda: silu_excess(pyptx_ops.swiglu(x, residual).detach(), values, residual),
     )  # fmt: skip
 
 

@@ -64,7 +64,10 @@ def launch(
     outputs: contiguous tensors that the call made and returns.
     """
     numbers = [value if isinstance(value, _NUMBERS) else _address(value) for value in values]
-    stream = _current_stream(device) if device >= 0 else 0  # a simulated device has none
+    if device < 0 and hasattr(kernel, "launch_on"):  # a simulated kernel is told what it may touch
+        kernel.launch_on([_tensor(value) for value in values if not isinstance(value, _NUMBERS)], grid, *numbers)
+        return
+    stream = _current_stream(device) if device >= 0 else 0
     kernel.launch(device, stream, *grid, *numbers)
     table = _tables.get(op)
     if table is None or not may_bind(kernel):
@@ -75,6 +78,11 @@ def launch(
     models = tuple(map(_model, outputs))
     if all(map(_makes, models, outputs)):
         table.add(args, kernel, device, grid, tuple(numbers), addresses, models)
+
+
+def _tensor(value: Any) -> Tensor:
+    tensor: Tensor = value[0] if isinstance(value, tuple) else value
+    return tensor
 
 
 def _address(value: Any) -> int:
