@@ -14,6 +14,7 @@ from ..check import forms_of
 from ..errors import Location
 from ..ir import Address, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, TensorCoordinates, Vector
 from ..isa.row import Form, Value
+from .operands import in_order
 from .ptx import Line, PtxError, Text, read
 
 try:
@@ -133,12 +134,14 @@ class _Encoder:
         kind, source = values.get("type") or values.get("dtype"), values.get("src") or values.get("atype")
         if meaning == "cvt.pack":
             source = "f32"
-        words = [OPERATIONS[meaning], _number(TYPES, kind), _number(TYPES, source)]
+        words = [OPERATIONS[meaning], _number(TYPES, kind), _number(TYPES, source), _number(TYPES, values.get("btype"))]
         mode = next((values[n] for n in ("op", "action", "mode") if values.get(n) and values[n] != "tile"), None)
         words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
-        words += [_number(WORDS, mode), flags, self._extra(line, values), line.number]
+        words += [_number(WORDS, mode), flags, *self._sizes(line, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
-        arguments = [run for operand in line.operands for run in self._runs(operand, meaning)]
+        named = dict(zip([operand.name for operand in form.operands], line.operands))
+        operands = in_order(meaning, named)
+        arguments = [run for operand in operands for run in self._runs(operand, meaning)]
         words.append(len(arguments))
         for run in arguments:
             words.append(len(run))
@@ -146,14 +149,14 @@ class _Encoder:
                 words += operand
         return words
 
-    def _extra(self, line: Line, values: Mapping[str, Value]) -> int:
-        """wgmma's N, or where a branch goes."""
+    def _sizes(self, line: Line, values: Mapping[str, Value]) -> tuple[int, int, int]:
+        """N, M and K of a matrix shape; where a branch goes."""
         if line.opcode.startswith("bra"):
             (target,) = line.operands
             assert isinstance(target, Symbol)
-            return self.text.labels[target.name]
-        shape = re.match(r"m64n(\d+)k", str(values.get("shape")))
-        return int(shape[1]) if shape else 0
+            return self.text.labels[target.name], 0, 0
+        shape = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", str(values.get("shape")))
+        return (int(shape[2]), int(shape[1]), int(shape[3])) if shape else (0, 0, 0)
 
     def _runs(self, operand: Operand, meaning: str) -> list[list[list[int]]]:
         if isinstance(operand, Vector):
