@@ -22,6 +22,7 @@ from .inputs import DTYPES, Source, Values
 __all__ = ["NormTrial", "SwigluTrial", "norm_trials", "swiglu_trials"]
 
 EPS = 1e-5
+SCALE = 4  # so that the gate reaches where silu bends
 
 
 def _shown(values: Values) -> str:
@@ -51,10 +52,8 @@ class NormTrial:
 
     @cached_property
     def what(self) -> str:
-        order = "cast first" if self.cast else "cast last"
-        return (
-            f"{self.rows}x{self.hidden} weight {self.weight} +{self.offset:g} {order} {self.form}{_shown(self.values)}"
-        )
+        weight = f"weight {self.weight} +{self.offset:g} {'cast first' if self.cast else 'cast last'}"
+        return f"{self.rows}x{self.hidden} {weight} {self.form}{_shown(self.values)}"
 
     def inputs(self, seed: int) -> dict[str, Tensor | None]:
         source, dtype = Source(self.what, seed), DTYPES[self.config.dtype]
@@ -149,9 +148,7 @@ class SwigluTrial:
         source, dtype = Source(self.what, seed), DTYPES[self.config.dtype]
 
         def numbers(columns: int, major: str = "k") -> Tensor:
-            return (
-                source.numbers((self.rows, columns), dtype, major, self.values) * 4
-            )  # so that the gate reaches where silu bends
+            return source.numbers((self.rows, columns), dtype, major, self.values) * SCALE
 
         if self.form == "packed":
             return {"x": numbers(2 * self.columns)}
