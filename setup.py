@@ -14,7 +14,10 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-SIMULATOR = ("arithmetic", "copies", "execute", "memory", "module", "races", "scheduler", "sync", "wgmma")
+SIMULATOR = (
+    "approximate", "arithmetic", "bits", "common", "common_avx2", "compare", "convert", "copies", "execute", "floats",
+    "halves", "integers", "memory", "module", "races", "scheduler", "sync", "wgmma",
+)  # fmt: skip
 BUILD_KERNELS = """
 import sys, types
 package = types.ModuleType("pyptx_ops")

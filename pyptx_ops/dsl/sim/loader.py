@@ -30,7 +30,7 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
-    "relaxed": 256,
+    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048,
 }  # fmt: skip
 AXES = ("tid", "ntid", "ctaid", "nctaid")
 SPECIAL_NAMES = (
@@ -44,9 +44,15 @@ NONE, REGISTER, LITERAL = range(3)
 # Modifiers that change no value and no order that is modelled.
 HINTS = frozenset(
     ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
-     "sem", "scope", "vec", "shape", "num", "dim", "variant"]
+     "sem", "scope", "vec", "shape", "num", "dim", "variant", "oob"]
 )  # fmt: skip
-SATURATING = ("add.float", "sub.float", "mul.float", "fma")
+
+# The modifiers that an instruction's words carry, in the order in which the core reads them; of several the first given.
+TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
+MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half"))
+CARRY = Register("CC.CF")  # what .cc writes and addc, subc, madc read
+READS_CARRY = ("addc", "subc", "madc")
+WRITES_CARRY = ("add.cc", "sub.cc")
 REGISTERS_PER_SM = 65536
 
 
@@ -95,7 +101,12 @@ def load(
     registers = min(REGISTERS_PER_SM // (threads * parsed.min_blocks) // 8 * 8, 255)
     head = [*block, cluster[0], encoder.shared_bytes, registers]
     head += [len(encoder.bits), len(encoder.presets) // 3, len(parsed.lines), *encoder.bits, *encoder.presets]
-    handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots))
+    try:
+        handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots))
+    except ValueError as error:
+        number, message = error.args
+        opcode = next(line.opcode for line in parsed.lines if line.number == number)
+        raise PtxError(f"{parsed.entry}: PTX line {number}: {opcode}: {message}") from error
     source = text.splitlines()
     return Program(
         parsed.entry, handle, parsed.params, parsed.param_bytes, cluster[0],
@@ -113,6 +124,7 @@ class _Encoder:
         self.bits: list[int] = []
         self.presets: list[int] = []
         self.symbols: dict[str, int] = {}
+        text.registers.setdefault(CARRY.name, 1)
         offset = 0
         for name, size in text.shared.items():
             if size is not None:
@@ -130,15 +142,17 @@ class _Encoder:
             raise ValueError("the simulator has no meaning for this instruction")
         flags = _flags(form, values)
         guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
-        kind, source = values.get("type") or values.get("dtype"), values.get("src") or values.get("atype")
-        if meaning == "cvt.pack":
-            source = "f32"
-        words = [OPERATIONS[meaning], _number(TYPES, kind), _number(TYPES, source)]
-        mode = next((values[n] for n in ("op", "action", "mode") if values.get(n) and values[n] != "tile"), None)
-        words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
-        words += [_number(WORDS, mode), flags, self._extra(line, values), line.number]
+        types = [values[name] for name in TYPE_WORDS if values.get(name)]
+        words = [OPERATIONS[meaning], *(_number(TYPES, kind) for kind in (*types, None, None)[:2])]
+        modifiers = (next((values[n] for n in names if values.get(n) and values[n] != "tile"), None) for names in MODIFIER_WORDS)
+        words += [_number(WORDS, modifier) for modifier in modifiers]
+        words += [flags, self._extra(line, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
         arguments = [run for operand in line.operands for run in self._runs(operand, meaning)]
+        if meaning in WRITES_CARRY or values.get("cc"):
+            arguments[0].append(self._one(CARRY))
+        if meaning in READS_CARRY:
+            arguments.append([self._one(CARRY)])
         words.append(len(arguments))
         for run in arguments:
             words.append(len(run))
@@ -242,7 +256,7 @@ def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
 
 
 def _flags(form: Form, values: Mapping[str, Value]) -> int:
-    known = {"type", "src", "dtype", "atype", "btype", "rnd", "cmp", "bool", "space", "op", "action", "mode"}
+    known = {*TYPE_WORDS, *(name for names in MODIFIER_WORDS for name in names)}
     flags = 0
     for name, value in values.items():
         if not value or name in known or name in HINTS:
@@ -252,10 +266,6 @@ def _flags(form: Form, values: Mapping[str, Value]) -> int:
         flags |= FLAGS[name]
     if values.get("sem") == "relaxed":
         flags |= FLAGS["relaxed"]
-    if flags & FLAGS["sat"] and form.row.meaning not in SATURATING:
-        raise ValueError("the simulator does not have .sat here")
-    if flags & FLAGS["relu"]:
-        raise ValueError("the simulator does not have .relu")
     return flags
 
 
