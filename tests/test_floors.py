@@ -37,6 +37,7 @@ FLOORS: dict[str, tuple[str, ...] | None] = {
     "launch": ("manifest", "_launch", "dsl.types", "settings"),
     "dispatch": ("dispatch", "kernels.configs", "kernels.*.tuning", "manifest", "launch", "settings", "!torch"),
     "ops": ("ops", "dispatch", "!torch"),
+    "trials": ("trials", "ops", "dispatch", "kernels.configs", "kernels.*.tuning", "launch", "simulator", "!torch"),
     "simulator": ("dsl", "kernels", "launch", "manifest", "!torch"),
     "integrations": ("integrations", "ops", "!torch", "!transformers"),
     "tables": (),

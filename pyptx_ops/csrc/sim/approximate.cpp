@@ -43,6 +43,15 @@ Form in_any_type(Type type) {
   }
 }
 
+// Of f64 the upper word is worked out from the upper word, and the lower one is zero.
+template <double (*F)(double)>
+u64 upper(const Ins&, u64 a) {
+  double value = F(bits_to<double>(a & ~0xFFFFFFFFull));
+  if (value != value) return 0x7FFFFFFF00000000ull;
+  u64 bits = bits_to<u64>(value);
+  return bits & ~0xFFFFFFFFull;
+}
+
 float quotient(const Ins& ins, float a, float b) {
   if (ins.flags & FTZ) {
     a = flushed(a);
@@ -56,11 +65,12 @@ float quotient(const Ins& ins, float a, float b) {
 
 Form approximate_form(const Ins& ins) {
   if (ins.flags & ~FTZ) return {};
+  bool wide = ins.type == Type::f64;
   switch (ins.op) {
     case Op::div_approx:
     case Op::div_full: return form<&quotient>();
-    case Op::rcp_approx: return in_any_type<inverse>(ins.type);
-    case Op::rsqrt_approx: return in_any_type<inverse_root>(ins.type);
+    case Op::rcp_approx: return wide ? form<&upper<inverse>>() : in_any_type<inverse>(ins.type);
+    case Op::rsqrt_approx: return wide ? form<&upper<inverse_root>>() : in_any_type<inverse_root>(ins.type);
     case Op::sqrt_approx: return in_any_type<::sqrt>(ins.type);
     case Op::ex2_approx: return in_any_type<::exp2>(ins.type);
     case Op::lg2_approx: return in_any_type<::log2>(ins.type);

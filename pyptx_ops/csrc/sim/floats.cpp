@@ -31,17 +31,18 @@ T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
   }
 }
 
-struct Plus { template <class T> static T of(const Ins& i, T a, T b) { return settled(i, taken(i, a) + taken(i, b), a, b); } };
-struct Minus { template <class T> static T of(const Ins& i, T a, T b) { return settled(i, taken(i, a) - taken(i, b), a, b); } };
-struct Times { template <class T> static T of(const Ins& i, T a, T b) { return settled(i, taken(i, a) * taken(i, b), a, b); } };
-struct Over { template <class T> static T of(const Ins& i, T a, T b) { return settled(i, taken(i, a) / taken(i, b), a, b); } };
-struct Fused {
-  template <class T> static T of(const Ins& i, T a, T b, T c) {
-    return settled(i, std::fma(taken(i, a), taken(i, b), taken(i, c)), a, b, c);
-  }
-};
-struct Inverse { template <class T> static T of(const Ins& i, T a) { return settled(i, 1 / taken(i, a), a); } };
-struct Root { template <class T> static T of(const Ins& i, T a) { return settled(i, std::sqrt(taken(i, a)), a); } };
+// clang-format off
+#define SIM_ROUNDED(name, parameters, value, ...) \
+  struct name { template <class T> static T of parameters { return settled(i, T(value), __VA_ARGS__); } };
+
+SIM_ROUNDED(Plus, (const Ins& i, T a, T b), taken(i, a) + taken(i, b), a, b)
+SIM_ROUNDED(Minus, (const Ins& i, T a, T b), taken(i, a) - taken(i, b), a, b)
+SIM_ROUNDED(Times, (const Ins& i, T a, T b), taken(i, a) * taken(i, b), a, b)
+SIM_ROUNDED(Over, (const Ins& i, T a, T b), taken(i, a) / taken(i, b), a, b)
+SIM_ROUNDED(Fused, (const Ins& i, T a, T b, T c), std::fma(taken(i, a), taken(i, b), taken(i, c)), a, b, c)
+SIM_ROUNDED(Inverse, (const Ins& i, T a), 1 / taken(i, a), a)
+SIM_ROUNDED(Root, (const Ins& i, T a), std::sqrt(taken(i, a)), a)
+// clang-format on
 
 // Runs a form in the rounding of its instruction. What it computes lies in memory before and after, where the compiler
 // has to assume that fesetround sees it.

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "program.h"
+#include "provenance.h"
 
 namespace sim {
 
@@ -26,10 +27,11 @@ struct TensorMap {
   int rank = 0, element = 2, swizzle = 0;
   bool nan = false;
   u64 dims[5] = {}, strides[5] = {};
-  u32 box[5] = {};
+  u32 box[5] = {}, steps[5] = {1, 1, 1, 1, 1};
+  u32 extent(int d) const { return (box[d] + steps[d] - 1) / steps[d]; }  // of the tile in shared memory
   u64 bytes() const {
     u64 total = static_cast<u64>(element);
-    for (int d = 0; d < rank; ++d) total *= box[d];
+    for (int d = 0; d < rank; ++d) total *= extent(d);
     return total;
   }
 };
@@ -100,6 +102,19 @@ struct WgmmaGroup {
   size_t left = 0;         // wgmmas that were not carried out yet
   u32 last = 0;            // the number of the last one
   std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
+  struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
+    u32 tile_a, tile_b;
+    s64 a, b;
+  };
+  std::vector<Step> steps;
+};
+
+// Where a matrix descriptor finds the units of an operand.
+struct MatrixLayout {
+  u32 start, lbo, sbo, span;
+  bool mn_major;
+  MatrixLayout(u64 descriptor, bool mn_major);
+  u32 address(u32 row, u32 k) const;
 };
 
 struct Cta;
@@ -131,6 +146,7 @@ struct Cta {
   Cluster* cluster = nullptr;
   u32 rank = 0, id[3] = {};
   std::vector<u8> data, state;
+  std::vector<Origin> origin;        // of every 16 bytes
   std::map<u32, MBarrier> barriers;  // by offset
   NamedBarrier named[16];
   std::vector<Warp> warps;
@@ -195,6 +211,7 @@ class Machine {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Cluster>> resident_;
   std::deque<Copy> copies_;
+  std::vector<LoadedTile> tiles_;
   size_t last_segment_ = 0;
   u32 scratch32_[8][LANES];
   u64 scratch64_[8][LANES];
@@ -267,8 +284,12 @@ class Machine {
   void issue_wgmma(Warp& warp, const Ins& ins, u32 mask);
   void carry_out_wgmma(Warp& warp);
   void wait_wgmma(Warp& warp, u32 pending);
-  void fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out,
-             const char* operand);
+  Fetched fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u8* out,
+                const char* operand);
+  const u8* fetch_unit(const Warp& warp, const Wgmma& op, u32 address, const char* operand, u32 row, u32 k);
+
+  // provenance.cpp
+  void check_steps(WgmmaGroup& group, const Fetched& a, const Fetched& b);
 
   // races.cpp
   std::string name_of(const Cluster& cluster, u32 actor) const;

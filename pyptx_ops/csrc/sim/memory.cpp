@@ -71,7 +71,10 @@ u8* Machine::shared(Cta& cta, u32 offset, u32 bytes, bool write) {
                                           " while an asynchronous copy that was not waited for writes it");
     if (!write) throw Problem("uninitialised shared memory", place + " is read before it was written");
   }
-  if (write) std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
+  if (write) {
+    std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
+    for (u32 i = start / CHUNK; i <= (start + bytes - 1) / CHUNK; ++i) cta.origin[i].tile = 0;
+  }
   return cta.data.data() + start;
 }
 

@@ -58,6 +58,7 @@ Ins read_instruction(Words& words, const Program& program) {
   ins.op = static_cast<Op>(words.small());
   ins.type = static_cast<Type>(words.small());
   ins.src = static_cast<Type>(words.small());
+  ins.src_b = static_cast<Type>(words.small());
   ins.rnd = static_cast<Word>(words.small());
   ins.cmp = static_cast<Word>(words.small());
   ins.join = static_cast<Word>(words.small());
@@ -65,6 +66,8 @@ Ins read_instruction(Words& words, const Program& program) {
   ins.mode = static_cast<Word>(words.small());
   ins.flags = static_cast<u32>(words.next());
   ins.n = words.small();
+  ins.m = words.small();
+  ins.k = words.small();
   ins.line = words.small();
   ins.guard = words.small();
   ins.guard_not = words.next() != 0;

@@ -84,8 +84,9 @@ struct FloatFormat {
   constexpr u64 largest() const { return infinite ? infinity() - 1 : (1ull << top()) - 2; }
 };
 
-constexpr FloatFormat F64{11, 52, true, 0x7FFFFFFFFFFFFFFFull}, F32{8, 23, true, CANONICAL_NAN}, TF32{8, 10, true, 0x3FFFF},
-    F16{5, 10, true, 0x7FFF}, BF16{8, 7, true, 0x7FFF}, E4M3{4, 3, false, 0x7F}, E5M2{5, 2, true, 0x7F};
+constexpr FloatFormat F64{11, 52, true, 0x7FFFFFFFFFFFFFFFull}, F32{8, 23, true, CANONICAL_NAN};
+constexpr FloatFormat TF32{8, 10, true, 0x3FFFF}, F16{5, 10, true, 0x7FFF}, BF16{8, 7, true, 0x7FFF};
+constexpr FloatFormat E4M3{4, 3, false, 0x7F}, E5M2{5, 2, true, 0x7F};
 
 struct Number {
   enum { zero, finite, infinite, nan } kind = zero;

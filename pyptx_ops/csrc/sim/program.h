@@ -70,7 +70,8 @@ constexpr u32 ALL = 0xFFFFFFFFu;
 #define SIM_TYPES(X) \
   X(none) X(pred) X(b8) X(u8) X(s8) X(b16) X(u16) X(s16) X(b32) X(u32) X(s32) X(b64) X(u64) X(s64) \
   X(f16) X(bf16) X(f32) X(f64) X(f16x2) X(bf16x2) \
-  X(u16x2) X(s16x2) X(tf32) X(e4m3x2) X(e5m2x2)
+  X(u16x2) X(s16x2) X(e4m3x2) X(e5m2x2) \
+  X(tf32) X(e4m3) X(e5m2) X(s4) X(u4) X(b1)
 
 // Modifiers by their spelling.
 #define SIM_WORDS(X) \
@@ -140,6 +141,17 @@ constexpr int bytes_of(Type t) {
   }
 }
 
+constexpr int bits_of(Type t) {  // of an element of a matrix
+  switch (t) {
+    case Type::e4m3:
+    case Type::e5m2: return 8;
+    case Type::s4:
+    case Type::u4: return 4;
+    case Type::b1: return 1;
+    default: return 8 * bytes_of(t);
+  }
+}
+
 constexpr bool is_signed(Type t) { return t == Type::s8 || t == Type::s16 || t == Type::s32 || t == Type::s64; }
 
 // One operand: a register, or a literal broadcast to all lanes. `offset` belongs to addresses.
@@ -183,10 +195,11 @@ struct Place {
 
 struct Ins {
   Op op{};
-  Type type{}, src{};
+  Type type{}, src{}, src_b{};
   Word rnd{}, cmp{}, join{}, space{}, mode{};
   u32 flags = 0;
-  int n = 0;  // a number of the opcode: wgmma's N, stmatrix's matrices, the target of a branch
+  int n = 0;  // a number of the opcode: the N of a matrix shape, the target of a branch
+  int m = 0, k = 0;
   int line = 0;
   int guard = -1;
   bool guard_not = false;

@@ -115,6 +115,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
     cta.id[2] = index / across / launch_.grid[1];
     cta.data.assign(program_.shared_bytes, 0xCB);
     cta.state.assign(program_.shared_bytes, static_cast<u8>(Byte::unset));
+    cta.origin.assign(program_.shared_bytes / CHUNK + 1, Origin());
     cta.shadow = std::make_unique<Shadow>(program_.shared_bytes, warps * program_.cluster, warps);
     cta.warps.resize(warps);
     for (u32 w = 0; w < warps; ++w) start_warp(cta, cta.warps[w], static_cast<int>(w));

@@ -14,6 +14,7 @@ from ..check import forms_of
 from ..errors import Location
 from ..ir import Address, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, TensorCoordinates, Vector
 from ..isa.row import Form, Value
+from .operands import in_order
 from .ptx import Line, PtxError, Text, read
 
 try:
@@ -47,7 +48,7 @@ HINTS = frozenset(
      "sem", "scope", "vec", "shape", "num", "dim", "variant", "oob"]
 )  # fmt: skip
 
-# The modifiers that an instruction's words carry, in the order in which the core reads them; of several the first given.
+# The modifiers that an instruction's words carry, as the core reads them; of several the first that is given.
 TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
 MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half"))
 CARRY = Register("CC.CF")  # what .cc writes and addc, subc, madc read
@@ -143,12 +144,17 @@ class _Encoder:
         flags = _flags(form, values)
         guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
         types = [values[name] for name in TYPE_WORDS if values.get(name)]
-        words = [OPERATIONS[meaning], *(_number(TYPES, kind) for kind in (*types, None, None)[:2])]
-        modifiers = (next((values[n] for n in names if values.get(n) and values[n] != "tile"), None) for names in MODIFIER_WORDS)
-        words += [_number(WORDS, modifier) for modifier in modifiers]
-        words += [flags, self._extra(line, values), line.number]
+        types = [*(*types, None, None)[:2], values.get("btype")]
+        words = [OPERATIONS[meaning], *(_number(TYPES, kind) for kind in types)]
+        for names in MODIFIER_WORDS:
+            words.append(
+                _number(WORDS, next((values[n] for n in names if values.get(n) and values[n] != "tile"), None))
+            )
+        words += [flags, *self._sizes(line, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
-        arguments = [run for operand in line.operands for run in self._runs(operand, meaning)]
+        named = dict(zip([operand.name for operand in form.operands], line.operands))
+        operands = in_order(meaning, named)
+        arguments = [run for operand in operands for run in self._runs(operand, meaning)]
         if meaning in WRITES_CARRY or values.get("cc"):
             arguments[0].append(self._one(CARRY))
         if meaning in READS_CARRY:
@@ -160,14 +166,14 @@ class _Encoder:
                 words += operand
         return words
 
-    def _extra(self, line: Line, values: Mapping[str, Value]) -> int:
-        """wgmma's N, or where a branch goes."""
+    def _sizes(self, line: Line, values: Mapping[str, Value]) -> tuple[int, int, int]:
+        """N, M and K of a matrix shape; where a branch goes."""
         if line.opcode.startswith("bra"):
             (target,) = line.operands
             assert isinstance(target, Symbol)
-            return self.text.labels[target.name]
-        shape = re.match(r"m64n(\d+)k", str(values.get("shape")))
-        return int(shape[1]) if shape else 0
+            return self.text.labels[target.name], 0, 0
+        shape = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", str(values.get("shape")))
+        return (int(shape[2]), int(shape[1]), int(shape[3])) if shape else (0, 0, 0)
 
     def _runs(self, operand: Operand, meaning: str) -> list[list[list[int]]]:
         if isinstance(operand, Vector):
