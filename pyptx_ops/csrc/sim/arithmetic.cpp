@@ -365,6 +365,7 @@ void Machine::convert(Warp& warp, const Ins& ins, u32 mask) {
 }
 
 bool Machine::arithmetic(Warp& warp, const Ins& ins, u32 mask) {
+  if (ins.op > Op::cvt_pack) return false;
   switch (ins.op) {
     case Op::setp: compare(warp, ins, mask); return true;
     case Op::cvt_int:
