@@ -15,7 +15,7 @@ from ..ops.gemm import gemm
 from ..ops.grouped_gemm import grouped_gemm
 from .bounds import grouped_excess, product_excess
 from .forcing import forced
-from .inputs import DTYPES, Source
+from .inputs import DTYPES, Source, Values
 
 __all__ = ["GemmTrial", "gemm_trials"]
 
@@ -29,6 +29,7 @@ class GemmTrial:
 
     counts: rows of each group, for a grouped config; the rows past the last group hold NaN and come out zero.
     wide: the result is fp32.  workers: CTAs that share the tiles of a persistent config.
+    values: of the factors.
     """
 
     config: GemmConfig
@@ -39,6 +40,7 @@ class GemmTrial:
     wide: bool = False
     counts: tuple[int, ...] = ()
     workers: int = 2
+    values: Values = "normal"
 
     @property
     def kernel(self) -> str:
@@ -48,8 +50,8 @@ class GemmTrial:
     def what(self) -> str:
         shown = str(self.counts) if len(self.counts) <= 4 else f"{len(self.counts)} groups"
         parts = [f"{self.rows}x{self.columns}x{self.depth}", f"groups {shown}" if self.counts else ""]
-        parts += ["bias" if self.bias else "", "fp32 out" if self.wide else ""]
-        return " ".join(filter(None, [*parts, f"{self.workers} workers"]))
+        parts += ["bias" if self.bias else "", "fp32 out" if self.wide else "", f"{self.workers} workers"]
+        return " ".join(filter(None, [*parts, "" if self.values == "normal" else self.values]))
 
     @property
     def majors(self) -> tuple[str, str]:
@@ -61,8 +63,8 @@ class GemmTrial:
         source, dtype = Source(self.what, seed), DTYPES[self.config.dtype]
         groups = (len(self.counts),) if self.counts else ()
         token_major, weight_major = self.majors
-        a = source.numbers((self.rows, self.depth), dtype, token_major)
-        b = source.numbers((*groups, self.columns, self.depth), dtype, weight_major).transpose(-1, -2)
+        a = source.numbers((self.rows, self.depth), dtype, token_major, self.values)
+        b = source.numbers((*groups, self.columns, self.depth), dtype, weight_major, self.values).transpose(-1, -2)
         bias = source.numbers((*groups, self.columns), dtype) if self.bias else None
         offs = torch.tensor(list(accumulate(self.counts)), dtype=torch.int32) if self.counts else None
         a[sum(self.counts) if self.counts else self.rows :] = float("nan")

@@ -17,11 +17,16 @@ from ..ops.rms_norm import rms_norm
 from ..ops.silu_and_mul import silu_and_mul, split
 from ..ops.swiglu import swiglu
 from .bounds import fused_excess, norm_excess, silu_excess
-from .inputs import DTYPES, Source
+from .inputs import DTYPES, Source, Values
 
 __all__ = ["NormTrial", "SwigluTrial", "norm_trials", "swiglu_trials"]
 
 EPS = 1e-5
+SCALE = 4  # so that the gate reaches where silu bends
+
+
+def _shown(values: Values) -> str:
+    return "" if values == "normal" else f" {values}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class NormTrial:
     offset: float = 0.0
     cast: bool = True
     form: Literal["plain", "in place", "sliced"] = "plain"
+    values: Values = "normal"
 
     @property
     def kernel(self) -> str:
@@ -46,16 +52,16 @@ class NormTrial:
 
     @cached_property
     def what(self) -> str:
-        order = "cast first" if self.cast else "cast last"
-        return f"{self.rows}x{self.hidden} weight {self.weight} +{self.offset:g} {order} {self.form}"
+        weight = f"weight {self.weight} +{self.offset:g} {'cast first' if self.cast else 'cast last'}"
+        return f"{self.rows}x{self.hidden} {weight} {self.form}{_shown(self.values)}"
 
     def inputs(self, seed: int) -> dict[str, Tensor | None]:
         source, dtype = Source(self.what, seed), DTYPES[self.config.dtype]
 
         def rows() -> Tensor:
             if self.form != "sliced":
-                return source.numbers((self.rows, self.hidden), dtype)
-            return source.numbers((2, self.rows + 1, self.hidden), dtype)[:, : self.rows]
+                return source.numbers((self.rows, self.hidden), dtype, values=self.values)
+            return source.numbers((2, self.rows + 1, self.hidden), dtype, values=self.values)[:, : self.rows]
 
         x, residual = rows(), rows() if self.config.residual else None
         weight_dtype = torch.float32 if self.weight == "fp32" else dtype
@@ -123,6 +129,7 @@ class SwigluTrial:
     columns: int
     form: Literal["packed", "apart"] = "packed"
     used: int | None = None
+    values: Values = "normal"
 
     @property
     def kernel(self) -> str:
@@ -130,7 +137,8 @@ class SwigluTrial:
 
     @cached_property
     def what(self) -> str:
-        return f"{self.rows}x{self.columns} {self.form}" + (f" {self.used} used" if self.used is not None else "")
+        used = f" {self.used} used" if self.used is not None else ""
+        return f"{self.rows}x{self.columns} {self.form}{used}{_shown(self.values)}"
 
     @property
     def interleaved(self) -> bool:
@@ -140,7 +148,7 @@ class SwigluTrial:
         source, dtype = Source(self.what, seed), DTYPES[self.config.dtype]
 
         def numbers(columns: int, major: str = "k") -> Tensor:
-            return source.numbers((self.rows, columns), dtype, major) * 4  # so that the gate reaches where silu bends
+            return source.numbers((self.rows, columns), dtype, major, self.values) * SCALE
 
         if self.form == "packed":
             return {"x": numbers(2 * self.columns)}

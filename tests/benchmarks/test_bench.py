@@ -147,10 +147,15 @@ class TestRowwise:
     def test_overhead(self, mode: str) -> None:
         found = list(bench_overhead.workloads(mode))
         assert len(found) == 6
+        calls = []
         for workload in found:
-            times = bench_overhead.measured(workload, bench_overhead.WallClock(batch=1), 0.0)
-            assert isinstance(times[harness.OURS], float) and len(times) == 2
-            assert bench_overhead.rows_of(workload, times)[1]["us"] is not None
+            admitted, refused = harness.admitted(workload)
+            assert len(admitted) == 2 and not refused
+            calls += [bench_overhead.Timed(workload, name, call) for name, call in admitted.items()]
+        bench_overhead.take_turns(calls, batch=1, seconds=0.0)
+        rows = bench_overhead.rows_of(calls)
+        assert [row["ratio"] for row in rows[::2]] == [1.0] * 6
+        assert all(0 < row["us_fast"] <= row["us"] for row in rows)
 
 
 class TestForcing:
@@ -277,7 +282,7 @@ class TestEndToEnd:
         empty = torch.empty
         monkeypatch.setattr(torch, "empty", lambda size, **options: empty(size, **{**options, "device": "cpu"}))
         run, out = self.record(bench_overhead.main, tmp_path, capsys, "--budget", "0")
-        assert {row["mode"] for row in run.rows} == set(bench_overhead.MODES) and "ours / peer" in out
+        assert {row["mode"] for row in run.rows} == set(bench_overhead.MODES) and "peer / ours" in out
 
     def test_tune(self, fake_gpu, tmp_path, capsys, monkeypatch) -> None:
         monkeypatch.setattr(tune, "GEMM", (GemmCase(9, 16, 24),))
