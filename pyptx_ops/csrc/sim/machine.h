@@ -231,6 +231,11 @@ class Machine {
   [[noreturn]] void locate(Problem problem, const Warp& warp, const Ins& ins);
   void check_exit(Cluster& cluster);
 
+  // special.cpp
+  void place_cta(u32 cluster, u32 rank, u32* id) const;
+  u64 special(const Preset& preset, const Cta& cta, const Warp& warp, u32 lane) const;
+  void read_clock(Warp& warp, const Ins& ins, u32 mask);
+
   // execute.cpp
   void execute(Warp& warp, Group& group);
   bool control(Warp& warp, Group& group, const Ins& ins, u32 mask);
@@ -248,13 +253,29 @@ class Machine {
   // memory.cpp
   bool memory(Warp& warp, const Ins& ins, u32 mask);
   void load_store(Warp& warp, const Ins& ins, u32 mask);
-  void atomic(Warp& warp, const Ins& ins, u32 mask);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+
+  // atomics.cpp
+  void atomic(Warp& warp, const Ins& ins, u32 mask);
+
+  // spaces.cpp
+  bool address_space(Warp& warp, const Ins& ins, u32 mask);
+  bool in_constants(u64 address, u64 bytes) const;
+  Word space_of(u64 address) const;
+  bool lies_in(const Warp& warp, u64 address, Word space) const;
+  u64 base_of(Word space) const;
+  void move_wide(Warp& warp, const Ins& ins, u32 mask);
+
+  // mma.cpp
+  bool warp_matrix(Warp& warp, const Ins& ins, u32 mask);
+  void mma_sync(Warp& warp, const Ins& ins);
+  void mma_double(Warp& warp, const Ins& ins);
+  void move_matrix(Warp& warp, const Ins& ins);
 
   // sync.cpp
   bool synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask);

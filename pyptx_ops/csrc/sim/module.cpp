@@ -1,6 +1,6 @@
 // pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
 //
-//   program = compile(words, names)      words: the kernel as the loader encodes it, int64
+//   program = compile(words, names, memory)   words: the kernel as the loader encodes it, int64
 //   executed, problem = run(program, grid, params, maps, segments, policy, seed, limit)
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
@@ -84,8 +84,11 @@ Ins read_instruction(Words& words, const Program& program) {
 std::unique_ptr<Program> read_program(Words words, std::string names) {
   auto program = std::make_unique<Program>();
   for (u32& size : program->block) size = static_cast<u32>(words.next());
-  program->cluster = static_cast<u32>(words.next());
+  for (u32& size : program->cluster_shape) size = static_cast<u32>(words.next());
+  program->cluster = program->cluster_shape[0] * program->cluster_shape[1] * program->cluster_shape[2];
   program->shared_bytes = static_cast<u32>(words.next());
+  program->dynamic_bytes = static_cast<u32>(words.next());
+  program->constant_bytes = static_cast<u32>(words.next());
   program->registers = static_cast<u32>(words.next());
   int slots = words.small(), presets = words.small(), count = words.small();
   size_t start = 0;
@@ -116,11 +119,13 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
 void free_program(PyObject* capsule) { delete static_cast<Program*>(PyCapsule_GetPointer(capsule, CAPSULE)); }
 
 PyObject* compile_program(PyObject*, PyObject* args) {
-  const char *bytes, *names;
-  Py_ssize_t size;
-  if (!PyArg_ParseTuple(args, "y#s", &bytes, &size, &names)) return nullptr;
+  const char *bytes, *names, *memory;
+  Py_ssize_t size, memory_size;
+  if (!PyArg_ParseTuple(args, "y#sy#", &bytes, &size, &names, &memory, &memory_size)) return nullptr;
   try {
     auto program = read_program(words_of(bytes, size), names);
+    program->memory.resize(static_cast<size_t>(memory_size) + MEMORY_ALIGN);
+    std::memcpy(reinterpret_cast<u8*>(program->memory_base()), memory, static_cast<size_t>(memory_size));
     PyObject* capsule = PyCapsule_New(program.get(), CAPSULE, free_program);
     if (capsule) program.release();
     return capsule;
@@ -221,7 +226,8 @@ PyObject* set_vectors(PyObject*, PyObject* wanted) {
 
 PyMethodDef methods[] = {
     {"use_vectors", set_vectors, METH_O, "Whether kernels compiled from now on use AVX2 and FMA; whether they do."},
-    {"compile", compile_program, METH_VARARGS, "The program of encoded words and the names of its registers."},
+    {"compile", compile_program, METH_VARARGS,
+     "The program of encoded words, the names of its registers, and the module's memory."},
     {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None)."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -242,7 +248,8 @@ PyMODINIT_FUNC PyInit__sim() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
 #define X(name, text) text,
-  bool ok = add_names(module, "OPERATIONS", {SIM_OPERATIONS(X)}) && add_names(module, "WORDS", {SIM_WORDS(X)});
+  bool ok = add_names(module, "OPERATIONS", {SIM_OPERATIONS(X)}) && add_names(module, "WORDS", {SIM_WORDS(X)}) &&
+            add_names(module, "SPECIALS", {SIM_SPECIALS(X)});
 #undef X
 #define X(name) #name,
   ok = ok && add_names(module, "TYPES", {SIM_TYPES(X)});

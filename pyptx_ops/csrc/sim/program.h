@@ -47,7 +47,7 @@ constexpr u32 ALL = 0xFFFFFFFFu;
 #define SIM_OPERATIONS(X) \
   SIM_ARITHMETIC(X) \
   X(ld, "ld") X(st, "st") X(cvta, "cvta") X(cvta_to, "cvta.to") X(mapa, "mapa") X(getctarank, "getctarank") \
-  X(prefetch, "prefetch") X(prefetch_tensormap, "prefetch.tensormap") X(atom, "atom") X(red, "red") \
+  X(prefetch_tensormap, "prefetch.tensormap") X(atom, "atom") X(red, "red") \
   X(bra, "bra") X(ret, "ret") X(exit, "exit") X(trap, "trap") X(nanosleep, "nanosleep") \
   X(griddepcontrol, "griddepcontrol") X(setmaxnreg, "setmaxnreg") \
   X(elect, "elect") X(shfl, "shfl") X(vote, "vote") X(vote_ballot, "vote.ballot") X(activemask, "activemask") \
@@ -65,7 +65,9 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(bulk_wait, "bulk.wait_group") \
   X(wgmma, "wgmma") X(wgmma_fence, "wgmma.fence") X(wgmma_commit, "wgmma.commit_group") \
   X(wgmma_wait, "wgmma.wait_group") \
-  X(ldmatrix, "ldmatrix") X(stmatrix, "stmatrix")
+  X(ldmatrix, "ldmatrix") X(stmatrix, "stmatrix") X(movmatrix, "movmatrix") X(mma_sync, "mma.sync") \
+  X(mov_wide, "mov.b128") X(isspacep, "isspacep") X(hint, "hint") X(createpolicy, "createpolicy") \
+  X(discard, "discard") X(clock, "clock")
 
 #define SIM_TYPES(X) \
   X(none) X(pred) X(b8) X(u8) X(s8) X(b16) X(u16) X(s16) X(b32) X(u32) X(s32) X(b64) X(u64) X(s64) \
@@ -81,7 +83,7 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(and_, "and") X(or_, "or") X(xor_, "xor") \
   X(rn, "rn") X(rz, "rz") X(rm, "rm") X(rp, "rp") X(rna, "rna") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
   X(global, "global") X(shared, "shared") X(shared_cta, "shared::cta") X(shared_cluster, "shared::cluster") \
-  X(param, "param") \
+  X(param, "param") X(const_, "const") X(local, "local") X(cas, "cas") \
   X(l, "l") X(r, "r") X(clamp, "clamp") X(wrap, "wrap") \
   X(f4e, "f4e") X(b4e, "b4e") X(rc8, "rc8") X(ecl, "ecl") X(ecr, "ecr") X(rc16, "rc16") \
   X(finite, "finite") X(infinite, "infinite") X(number, "number") X(notanumber, "notanumber") X(normal, "normal") \
@@ -154,6 +156,10 @@ constexpr int bits_of(Type t) {  // of an element of a matrix
 
 constexpr bool is_signed(Type t) { return t == Type::s8 || t == Type::s16 || t == Type::s32 || t == Type::s64; }
 
+constexpr bool is_shared(Word space) {
+  return space == Word::shared || space == Word::shared_cta || space == Word::shared_cluster;
+}
+
 // One operand: a register, or a literal broadcast to all lanes. `offset` belongs to addresses.
 struct Operand {
   enum Kind : int { none, reg, literal } kind = none;
@@ -220,44 +226,48 @@ struct Slot {
 };
 
 // Special registers and symbols are registers too, set before a warp starts.
+// clang-format off
+#define SIM_AXES(X, name) X(name##_x, #name ".x") X(name##_y, #name ".y") X(name##_z, #name ".z")
+#define SIM_SPECIALS(X) \
+  SIM_AXES(X, tid) SIM_AXES(X, ntid) SIM_AXES(X, ctaid) SIM_AXES(X, nctaid) SIM_AXES(X, clusterid) \
+  SIM_AXES(X, nclusterid) SIM_AXES(X, cluster_ctaid) SIM_AXES(X, cluster_nctaid) \
+  X(cluster_ctarank, "cluster_ctarank") X(cluster_nctarank, "cluster_nctarank") \
+  X(is_explicit_cluster, "is_explicit_cluster") X(laneid, "laneid") X(warpid, "warpid") X(nwarpid, "nwarpid") \
+  X(smid, "smid") X(nsmid, "nsmid") X(gridid, "gridid") X(lanemask_eq, "lanemask_eq") X(lanemask_lt, "lanemask_lt") \
+  X(lanemask_le, "lanemask_le") X(lanemask_gt, "lanemask_gt") X(lanemask_ge, "lanemask_ge") \
+  X(total_smem_size, "total_smem_size") X(dynamic_smem_size, "dynamic_smem_size") X(aggr_smem_size, "aggr_smem_size") \
+  X(reserved_smem_offset_begin, "reserved_smem_offset_begin") X(reserved_smem_offset_end, "reserved_smem_offset_end") \
+  X(reserved_smem_offset_cap, "reserved_smem_offset_cap") \
+  X(shared_symbol, "shared symbol") X(memory_symbol, "memory symbol")
+// clang-format on
+
 enum class Special : int {
-  tid_x,
-  tid_y,
-  tid_z,
-  ntid_x,
-  ntid_y,
-  ntid_z,
-  ctaid_x,
-  ctaid_y,
-  ctaid_z,
-  nctaid_x,
-  nctaid_y,
-  nctaid_z,
-  laneid,
-  warpid,
-  cluster_ctarank,
-  cluster_nctarank,
-  clusterid_x,
-  nclusterid_x,
-  shared_symbol
+#define X(name, text) name,
+  SIM_SPECIALS(X)
+#undef X
 };
 
 struct Preset {
   int slot;
   Special what;
-  s64 value;  // of a symbol: its offset in shared memory
+  s64 value;  // of a symbol: its offset in shared memory, or in that of the module
 };
+
+constexpr u64 MEMORY_ALIGN = 256;
 
 struct Program {
   std::vector<Ins> code;
   std::vector<Slot> slots;
   std::vector<Preset> presets;
   u32 file_bytes = 0;
-  u32 block[3] = {1, 1, 1}, cluster = 1;
-  u32 shared_bytes = 0;
+  u32 block[3] = {1, 1, 1}, cluster_shape[3] = {1, 1, 1}, cluster = 1;
+  u32 shared_bytes = 0, dynamic_bytes = 0;
+  std::vector<u8> memory;  // of the module: constants, then variables, with room to align them
+  u32 constant_bytes = 0;
   u32 registers = 168;  // per thread, that the launch reserves
 
   u32 threads() const { return block[0] * block[1] * block[2]; }
+  u64 memory_base() const { return (reinterpret_cast<u64>(memory.data()) + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN; }
 };
 
 // What went wrong, at which line of the PTX, and who else was involved.
