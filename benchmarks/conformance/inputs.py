@@ -31,10 +31,10 @@ TURNS = [0.5, 1.5, 2.5, 3.5, 127.5, 128.5, 254.5, 255.5, 32767.5, 65535.5, 127, 
          1 + 2.0**-9, 1 + 2.0**-11, 1 + 2.0**-12, 1 + 3 * 2.0**-11, 4.0, 9.0, 10.0]  # fmt: skip
 
 
-def draw(case: Case, operand: Operand, element: int, lanes: int) -> Words:
+def draw(case: Case, operand: Operand, element: int, lanes: int, seed: str = "") -> Words:
     """One word a lane for an operand, or for one element of a vector of them."""
     assert operand.type is not None
-    random = _Random(f"{case.name}/{operand.name}/{element}")
+    random = _Random(f"{case.name}/{operand.name}/{element}{seed}")
     special = _special(case, operand)
     if special:
         return special(random, lanes) & _mask(operand.type.bits)
