@@ -26,7 +26,7 @@ def chosen(meaning: str) -> list[Case]:
 
 
 def inputs(case: Case, seed: int, lanes: int = LANES) -> np.ndarray:
-    return np.stack([draw(case, operand, element, lanes, f"{seed}") for operand, element in sources(case)])
+    return np.stack([draw(case, given, lanes, f"{seed}") for given in sources(case)])
 
 
 def is_nan(word: int, kind: str) -> bool:
@@ -38,7 +38,7 @@ def test_forms_give_what_exact_arithmetic_gives(meaning: str, seed: int) -> None
     for case in chosen(meaning):
         words = inputs(case, seed)
         got = Simulator().run_on(case, words)
-        kinds = [operand.type.name for operand, _ in sources(case) if operand.type]
+        kinds = [given.type.name for given in sources(case)]
         values = {**case.values, **case.literals}
         first = case.form.operands[0].type
         for lane in range(LANES):
