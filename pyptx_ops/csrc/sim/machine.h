@@ -231,6 +231,11 @@ class Machine {
   [[noreturn]] void locate(Problem problem, const Warp& warp, const Ins& ins);
   void check_exit(Cluster& cluster);
 
+  // special.cpp
+  void place_cta(u32 cluster, u32 rank, u32* id) const;
+  u64 special(const Preset& preset, const Cta& cta, const Warp& warp, u32 lane) const;
+  void read_clock(Warp& warp, const Ins& ins, u32 mask);
+
   // execute.cpp
   void execute(Warp& warp, Group& group);
   bool control(Warp& warp, Group& group, const Ins& ins, u32 mask);
@@ -239,27 +244,38 @@ class Machine {
   void leave(Warp& warp, Group& group, u32 mask);
   void shuffle(Warp& warp, const Ins& ins, u32 mask);
   void vote(Warp& warp, const Ins& ins, u32 mask);
+  void match(Warp& warp, const Ins& ins, u32 mask);
   void redux(Warp& warp, const Ins& ins, u32 mask);
 
   // arithmetic.cpp
-  bool arithmetic(Warp& warp, const Ins& ins, u32 mask);
-  template <class T>
-  bool integer(Warp& warp, const Ins& ins, u32 mask);
-  bool floating(Warp& warp, const Ins& ins, u32 mask);
-  bool bits(Warp& warp, const Ins& ins, u32 mask);
-  void compare(Warp& warp, const Ins& ins, u32 mask);
-  void convert(Warp& warp, const Ins& ins, u32 mask);
+  void compute(Warp& warp, const Ins& ins, u32 mask);
 
   // memory.cpp
   bool memory(Warp& warp, const Ins& ins, u32 mask);
   void load_store(Warp& warp, const Ins& ins, u32 mask);
-  void atomic(Warp& warp, const Ins& ins, u32 mask);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+
+  // atomics.cpp
+  void atomic(Warp& warp, const Ins& ins, u32 mask);
+
+  // spaces.cpp
+  bool address_space(Warp& warp, const Ins& ins, u32 mask);
+  bool in_constants(u64 address, u64 bytes) const;
+  Word space_of(u64 address) const;
+  bool lies_in(const Warp& warp, u64 address, Word space) const;
+  u64 base_of(Word space) const;
+  void move_wide(Warp& warp, const Ins& ins, u32 mask);
+
+  // mma.cpp
+  bool warp_matrix(Warp& warp, const Ins& ins, u32 mask);
+  void mma_sync(Warp& warp, const Ins& ins);
+  void mma_double(Warp& warp, const Ins& ins);
+  void move_matrix(Warp& warp, const Ins& ins);
 
   // sync.cpp
   bool synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask);
@@ -309,10 +325,19 @@ class Machine {
   void observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, bool from_afar);
 
   // registers
+  void check_read(const Warp& warp, int slot, u32 mask) {
+    if ((warp.valid[slot] & mask) != mask) unready(warp, slot, false);
+  }
+  void check_write(Warp& warp, int slot, u32 mask) {
+    if (warp.busy[slot]) unready(warp, slot, true);
+    warp.valid[slot] |= mask;
+    warp.touched[slot] = warp.clock;
+  }
   template <class S>
   const S* read(Warp& warp, const Operand& operand, u32 mask);
   template <class S>
   void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
+  u32 predicate(const Warp& warp, int slot, bool negated, u32 mask);
   u32 read_pred(Warp& warp, const Operand& operand, u32 mask);
   void write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask);
   u32 uniform(Warp& warp, const Operand& operand, u32 mask);
@@ -329,7 +354,7 @@ const S* Machine::read(Warp& warp, const Operand& operand, u32 mask) {
       return operand.lanes32->data();
   }
   if (operand.slot < 0) throw Problem("unsupported", "an operand that is no register or literal is read");
-  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
+  check_read(warp, operand.slot, mask);
   const Slot& slot = program_.slots[operand.slot];
   u8* place = warp.file.data() + slot.offset;
   if (slot.wide == wide) return reinterpret_cast<const S*>(place);
@@ -347,9 +372,7 @@ template <class S>
 void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask) {
   if (operand.kind == Operand::none) return;  // the sink
   const Slot& slot = program_.slots[operand.slot];
-  if (warp.busy[operand.slot]) unready(warp, operand.slot, true);
-  warp.valid[operand.slot] |= mask;
-  warp.touched[operand.slot] = warp.clock;
+  check_write(warp, operand.slot, mask);
   u8* place = warp.file.data() + slot.offset;
   auto store = [&](auto* lanes) {
     using L = std::remove_reference_t<decltype(*lanes)>;
@@ -366,11 +389,15 @@ void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask
     store(reinterpret_cast<u32*>(place));
 }
 
+inline u32 Machine::predicate(const Warp& warp, int slot, bool negated, u32 mask) {
+  check_read(warp, slot, mask);
+  u32 value = *reinterpret_cast<const u32*>(warp.file.data() + program_.slots[slot].offset);
+  return negated ? ~value : value;
+}
+
 inline u32 Machine::read_pred(Warp& warp, const Operand& operand, u32 mask) {
   if (operand.kind == Operand::literal) return operand.value ? ALL : 0;
-  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
-  u32 value = *reinterpret_cast<u32*>(warp.file.data() + program_.slots[operand.slot].offset);
-  return operand.negated ? ~value : value;
+  return predicate(warp, operand.slot, operand.negated, mask);
 }
 
 inline void Machine::write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask) {
