@@ -87,6 +87,7 @@ struct Group {
   Wait wait = Wait::none;
   u32 address = 0, parity = 0, wanted = 0;  // of what it waits for
   u64 generation = 0;
+  u64 since = 0;  // when it began to wait, where that is traced
 };
 
 struct Wgmma {
@@ -101,6 +102,8 @@ struct Wgmma {
 struct WgmmaGroup {
   size_t left = 0;         // wgmmas that were not carried out yet
   u32 last = 0;            // the number of the last one
+  u64 since = 0;           // when the first one was issued, and its line
+  int line = 0;
   std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
   struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
     u32 tile_a, tile_b;
@@ -183,12 +186,20 @@ struct Copy {
   int lane = 0;
   u64 group = 0;
   std::vector<u8> snapshot;  // the source, where it was read at issue
+  u64 since = 0;             // when it was issued
+};
+
+// Something that took a while, for a trace. times: warp instructions executed so far.
+struct Event {
+  enum Kind : s64 { run, wait, load, store, wgmma };
+  s64 kind, cta, warp, begin, end, line, what, address, number;
 };
 
 struct Settings {
   Policy policy = Policy::lazy;
   u64 seed = 0;
   u64 limit = 0;  // instructions of warps, 0 for none
+  bool trace = false;
 };
 
 struct Launch {
@@ -202,7 +213,9 @@ class Machine {
  public:
   Machine(const Program& program, Launch launch, Settings settings);
   void run();
+  void trace_open();
   u64 executed = 0;
+  std::vector<Event> events;  // where the launch is traced
 
  private:
   const Program& program_;
@@ -217,6 +230,15 @@ class Machine {
   u64 scratch64_[8][LANES];
   int next_scratch_ = 0;
   int lane_ = -1;  // the lane at fault, for reports
+  std::pair<const Warp*, u64> turn_{nullptr, 0};  // whose it is, and since when
+
+  // trace.cpp
+  void record(Event::Kind kind, const Warp& warp, u64 begin, int line, s64 what, u64 address, u64 number);
+  bool traced_ready(Warp& warp, Group& group);
+  void trace_wait(const Warp& warp, const Group& group);
+  void trace_turn();
+  void trace_copy(const Copy& copy);
+  void trace_wgmmas(const Warp& warp, const WgmmaGroup& group);
 
   // scheduler.cpp
   std::unique_ptr<Cluster> start(u32 index);
