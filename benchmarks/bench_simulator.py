@@ -57,7 +57,7 @@ def measured(call: Callable[[], object], excess: Callable[[], float]) -> dict[st
 
 
 def calls() -> Iterator[tuple[str, Callable[[], object], Callable[[], float]]]:
-    """(case, call, its error over its bound). A product is mostly tensor cores; the others are ordinary instructions."""
+    """(case, call, its error over its bound). A product is mostly tensor cores, the others ordinary instructions."""
     torch.manual_seed(0)
     a, b = torch.randn(256, 256).bfloat16(), torch.randn(256, 256).bfloat16().t()
     yield "gemm 256x256x256 bf16", lambda: pyptx_ops.gemm(a, b), lambda: product_excess(pyptx_ops.gemm(a, b), a, b)
