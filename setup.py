@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-SIMULATOR = ("arithmetic", "copies", "execute", "memory", "module", "races", "scheduler", "sync", "wgmma")
+SIMULATOR = ("arithmetic", "clocks", "copies", "execute", "memory", "module", "orders", "races", "scheduler", "sync", "wgmma")
 BUILD_KERNELS = """
 import sys, types
 package = types.ModuleType("pyptx_ops")

@@ -94,11 +94,15 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
       throw Problem("out of bounds", "parameter space offset " + hex(address));
     return launch_.params.data() + address;
   }
-  if (space == Word::global) return global(address, bytes, write ? "a store" : "a load");
+  if (space == Word::global) {
+    u8* place = global(address, bytes, write ? "a store" : "a load");
+    observe_global(warp, address, bytes, write, ins);
+    return place;
+  }
   u32 offset;
   Cta& cta = cta_of(warp, static_cast<u32>(address), space != Word::shared_cluster, &offset);
   u8* place = shared(cta, offset, bytes, write);
-  observe(warp, cta, offset, bytes, write, ins.line);
+  observe(warp, cta, offset, bytes, write, ins);
   return place;
 }
 
@@ -122,6 +126,7 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
     if (!(mask >> l & 1)) continue;
     lane_ = l;
     u8* bytes = locate_byte(warp, ins, address[l], total, !load);
+    if (ins.order) order_access(warp, ins, 1u << l, bytes);
     for (int e = 0; e < count; ++e) {
       if (load) {
         u64 value = 0;
@@ -155,6 +160,7 @@ void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
     if (!(mask >> l & 1)) continue;
     lane_ = l;
     u8* bytes = locate_byte(warp, ins, address[l], size, true);
+    order_access(warp, ins, 1u << l, bytes);
     u64 was = 0, x = values[l], now = 0;
     std::memcpy(&was, bytes, size);
     bool less = !is_signed(ins.type) ? x < was

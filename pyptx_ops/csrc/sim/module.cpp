@@ -64,6 +64,7 @@ Ins read_instruction(Words& words, const Program& program) {
   ins.mode = static_cast<Word>(words.small());
   ins.flags = static_cast<u32>(words.next());
   ins.n = words.small();
+  ins.order = static_cast<u32>(words.next());
   ins.line = words.small();
   ins.guard = words.small();
   ins.guard_not = words.next() != 0;

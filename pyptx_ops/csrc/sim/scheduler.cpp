@@ -60,8 +60,6 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
   warp.busy.assign(program_.slots.size(), 0);
   warp.registers = program_.registers;
   warp.actor = cta.rank * static_cast<u32>(cta.warps.size()) + static_cast<u32>(index);
-  warp.now.reach(warp.actor, 1);
-  warp.now.proxied.clear();
   const u32* block = program_.block;
   for (const Preset& preset : program_.presets) {
     u64 lanes[LANES];
@@ -106,6 +104,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
   cluster->ctas.resize(program_.cluster);
   u32 warps = (program_.threads() + LANES - 1) / LANES;
   cluster->actors = 2 * warps * program_.cluster;
+  cluster->number = index;
   for (u32 rank = 0; rank < program_.cluster; ++rank) {
     Cta& cta = cluster->ctas[rank];
     cta.cluster = cluster.get();
@@ -115,7 +114,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
     cta.id[2] = index / across / launch_.grid[1];
     cta.data.assign(program_.shared_bytes, 0xCB);
     cta.state.assign(program_.shared_bytes, static_cast<u8>(Byte::unset));
-    cta.shadow = std::make_unique<Shadow>(program_.shared_bytes, warps * program_.cluster, warps);
+    cta.shadow = std::make_unique<Shadow>(program_.shared_bytes);
     cta.warps.resize(warps);
     for (u32 w = 0; w < warps; ++w) start_warp(cta, cta.warps[w], static_cast<int>(w));
   }
@@ -133,7 +132,7 @@ bool Machine::ready(Warp& warp, Group& group) {
     case Wait::named:
       if (warp.cta->named[group.address].generation == group.generation) return false;
       ++group.pc;  // its arrival has been counted
-      warp.now.learn(warp.cta->named[group.address].done);
+      acquire(warp, warp.alive, warp.cta->named[group.address].done);
       break;
     case Wait::cluster:
       if (warp.cta->cluster->phase == group.generation) return false;

@@ -98,7 +98,7 @@ void Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_m
   auto bytes = [&](u32 address, int mn, int k) -> const u8* {
     try {
       const u8* place = shared(cta, address, 16, false);
-      observe_fetch(warp, cta, op.clock, address, 16, op.number);
+      observe_fetch(warp, cta, op, address, 16);
       return place;
     } catch (Problem& problem) {
       Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(mn) + ", k " +
@@ -202,8 +202,6 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
   if (mask != ALL) throw Problem("warp divergence", "wgmma by part of a warp");
   if ((ins.src != Type::bf16 && ins.src != Type::f16) || ins.type != Type::f32)
     throw Problem("unsupported", "wgmma is modelled for bf16 and f16 with f32 accumulators");
-  const Clock before = warp.now;
-  ++warp.now.seen[warp.actor];  // what the warp does from here on is later than the wgmma
   bool in_registers = ins.size(1) > 1, accumulate = (read_pred(warp, ins.arg(3), mask) & 1) != 0;
   for (int i = 0; i < ins.size(0); ++i) {
     int slot = ins.arg(0, i).slot;
@@ -213,7 +211,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
                                                              : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
-  Wgmma op{&ins, 0, 0, accumulate, {}, before, static_cast<u32>(warp.wgmmas) + 1};
+  Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
     for (int l = 1; l < LANES; ++l)
@@ -255,8 +253,9 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
     while (warp.wgmma_groups.front().left) carry_out_wgmma(warp);
     for (int slot : warp.wgmma_groups.front().owned)
       if (--warp.busy[slot] == 0) warp.valid[slot] = ALL;
-    u32 warps = warp.cta->shadow->cluster_warps;
+    u32 warps = program_.cluster * static_cast<u32>(warp.cta->warps.size());
     warp.now.reach(warps + warp.actor, warp.wgmma_groups.front().last);
+    warp.shot.reset();
     warp.wgmma_groups.pop_front();
   }
 }
