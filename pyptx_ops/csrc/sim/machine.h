@@ -75,6 +75,7 @@ struct Wgmma {
   std::shared_ptr<const Clock> clock;  // of its warp when it was issued
   u32 issued;                          // that warp's own clock
   u32 number;                          // among its warp's, from 1
+  mutable Epoch in_order;              // a write that it comes after
 };
 
 struct WgmmaGroup {
@@ -199,6 +200,7 @@ class Machine {
   std::unique_ptr<Cluster> start(u32 index);
   void start_warp(Cta& cta, Warp& warp, int index);
   bool finished(const Cluster& cluster);
+  static bool polls(const Ins& ins);
   bool turn(Warp& warp, u32 quantum);
   int runnable(Warp& warp);
   bool ready(Warp& warp, Group& group);
@@ -289,6 +291,7 @@ class Machine {
   Touch touch_of(const Copy& copy, bool write, u32 actor, u32 clock) const;
   void touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta);
   void note_read(Page& page, u32 index, const Touch& touch);
+  void after_reads(Page& page, u32 index, const Touch& touch, u64 address, Epoch& known, const Cta* cta);
   void observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, const Ins& ins);
   void observe_global(Warp& warp, u64 address, u64 bytes, bool write, const Ins& ins);
   void observe_copy(const Copy& copy);

@@ -177,6 +177,12 @@ void Machine::settle(Warp& warp) {
     }
 }
 
+// What a loop that waits for others does: they go on in between.
+bool Machine::polls(const Ins& ins) {
+  return ins.op == Op::nanosleep || ins.op == Op::mbarrier_test_wait || ins.op == Op::atom ||
+         (ins.op == Op::ld && (ins.order & STRONG));
+}
+
 bool Machine::turn(Warp& warp, u32 quantum) {
   for (u32 step = 0; step < quantum; ++step) {
     int index = runnable(warp);
@@ -190,7 +196,7 @@ bool Machine::turn(Warp& warp, u32 quantum) {
       locate(std::move(problem), warp, program_.code[static_cast<size_t>(pc)]);
     }
     if (warp.groups.size() > 1) settle(warp);
-    if (warp.groups.empty()) return true;
+    if (warp.groups.empty() || polls(program_.code[static_cast<size_t>(pc)])) return true;
     if (settings_.limit && executed > settings_.limit)
       throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
   }

@@ -211,7 +211,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
                                                              : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
-  Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1};
+  Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1, {}};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
     for (int l = 1; l < LANES; ++l)
