@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-SIMULATOR = ("arithmetic", "clocks", "copies", "execute", "memory", "module", "orders", "races", "scheduler", "sync", "wgmma")
+SIMULATOR = "pyptx_ops/csrc/sim"
 BUILD_KERNELS = """
 import sys, types
 package = types.ModuleType("pyptx_ops")
@@ -57,8 +57,8 @@ setup(
         ),
         Extension(
             "pyptx_ops._sim",
-            sources=[f"pyptx_ops/csrc/sim/{name}.cpp" for name in SIMULATOR],
-            depends=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("pyptx_ops/csrc/sim/*.h"))],
+            sources=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(f"{SIMULATOR}/*.cpp"))],
+            depends=[str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(f"{SIMULATOR}/*.h"))],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-O3", "-ffp-contract=off"],
             language="c++",

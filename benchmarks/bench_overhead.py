@@ -1,14 +1,21 @@
 """What an eager call costs the host: wall time on problems that are too small for the GPU to matter.
 
 python -m benchmarks.bench_overhead [--json]
+
+A host's speed varies by half within seconds where others share its cores. So all calls of all modes take turns, a
+batch each, many times over, and two figures come out: the median, and the fast one, that a tenth of the batches stay
+below. What torch.empty and an op that does nothing take goes with them.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,11 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import pyptx_ops
-from benchmarks import harness, rowwise
+from benchmarks import harness
 from benchmarks.harness import OURS, Workload
-from benchmarks.products import grouped_excess, offs_of, operand, product_excess
-from benchmarks.timing import Call, Clock, interleaved
+from benchmarks.products import offs_of, operand
+from benchmarks.timing import Call
 from pyptx_ops.tables import table
+from pyptx_ops.trials.bounds import fused_excess, grouped_excess, norm_excess, product_excess, silu_excess
 
 SECONDS = 20.0
 SIZE = 64
@@ -29,34 +37,48 @@ BATCH = 100  # calls that are enqueued before the host waits: fewer than the dri
 EPS = 1e-6
 
 
-class WallClock:
-    """Host time per call, over batches of calls that do not wait for the device."""
+@dataclass(frozen=True)
+class Timed:
+    """A call to time, and its host time in µs per call in each round."""
 
-    overhead_us = 1.0
+    workload: Workload
+    name: str
+    call: Call
+    us: list[float] = field(default_factory=list)
 
-    def __init__(self, batch: int) -> None:
-        self._batch = batch
+    @property
+    def median(self) -> float:
+        return statistics.median(self.us)
 
-    def samples(self, calls: Sequence[Call], rounds: int) -> list[list[float]]:
-        times: list[list[float]] = [[] for _ in calls]
-        gc.disable()
-        try:
-            for _ in range(rounds):
-                for call, found in zip(calls, times, strict=True):
-                    found.append(self._one(call))
-        finally:
-            gc.enable()
-        return times
+    @property
+    def fast(self) -> float:
+        return sorted(self.us)[len(self.us) // 10]
 
-    def _one(self, call: Call) -> float:
-        repeat = range(self._batch)
+
+def take_turns(calls: Sequence[Timed], batch: int, seconds: float) -> None:
+    """Times batches of calls that do not wait for the device, in turns until the time is up, three rounds at least."""
+    end = time.perf_counter() + seconds
+    gc.disable()
+    try:
+        for timed in calls:
+            _batch_us(timed, batch)  # warm-up
+        while len(calls[-1].us) < 3 or time.perf_counter() < end:
+            for timed in calls:
+                timed.us.append(_batch_us(timed, batch))
+    finally:
+        gc.enable()
+
+
+def _batch_us(timed: Timed, batch: int) -> float:
+    call, repeat = timed.call, range(batch)
+    with torch.set_grad_enabled(timed.workload.tags["mode"] != "no_grad"):
         began = time.perf_counter()
         for _ in repeat:
             call()
-        us = (time.perf_counter() - began) / self._batch * 1e6
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return us
+        us = (time.perf_counter() - began) / batch * 1e6
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return us
 
 
 def matrix_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[], float]]]:
@@ -95,22 +117,34 @@ def row_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[], f
     yield (
         "rms_norm", "F.rms_norm",
         lambda: pyptx_ops.rms_norm(x, weight, EPS), lambda: F.rms_norm(x, (SIZE,), weight, EPS),
-        lambda: rowwise.norm_excess(pyptx_ops.rms_norm(x, weight, EPS).detach(), values, weight, EPS),
+        lambda: norm_excess(pyptx_ops.rms_norm(x, weight, EPS).detach(), values, weight, EPS),
     )  # fmt: skip
     yield (
         "fused_add_rms_norm", "add, F.rms_norm", fused, add_norm,
-        lambda: rowwise.fused_excess((fused()[0].detach(), fused()[1].detach()), values, residual, weight, EPS),
+        lambda: fused_excess((fused()[0].detach(), fused()[1].detach()), values, residual, weight, EPS),
     )  # fmt: skip
     yield (
         "silu_and_mul", "silu * up",
         lambda: pyptx_ops.silu_and_mul(packed), silu_mul,
-        lambda: rowwise.silu_excess(pyptx_ops.silu_and_mul(packed).detach(), *packed.detach().chunk(2, -1)),
+        lambda: silu_excess(pyptx_ops.silu_and_mul(packed).detach(), *packed.detach().chunk(2, -1)),
     )  # fmt: skip
     yield (
         "swiglu", "silu * up",
         lambda: pyptx_ops.swiglu(x, residual), lambda: F.silu(x) * residual,
-        lambda: rowwise.silu_excess(pyptx_ops.swiglu(x, residual).detach(), values, residual),
+        lambda: silu_excess(pyptx_ops.swiglu(x, residual).detach(), values, residual),
     )  # fmt: skip
+
+
+def yardsticks() -> Iterator[Workload]:
+    """What the host takes for less: an allocation, and a Python op that does nothing."""
+    library = torch.library.Library("pyptx_overhead", "DEF")
+    library.define("nothing(Tensor x) -> ()")
+    library.impl("nothing", lambda x: None, "Autograd")
+    x = operand(SIZE, SIZE)
+    # The library lives as long as the call that uses it.
+    nothing = functools.partial(lambda op, x, library: op(x), torch.ops.pyptx_overhead.nothing.default, x, library)
+    for name, call in (("torch.empty", lambda: torch.empty_like(x)), ("an op of nothing", nothing)):
+        yield Workload(name, call, {}, lambda: 0.0, 1.0, "calls/us", 0, {"op": name, "mode": "plain"})
 
 
 def workloads(mode: str) -> Iterator[Workload]:
@@ -118,13 +152,7 @@ def workloads(mode: str) -> Iterator[Workload]:
     grad = mode == "requires_grad"
     for calls in (matrix_calls(grad), row_calls(grad)):
         for op, peer, ours, theirs, excess in calls:
-            case, tags = f"{op} {mode}", {"op": op, "mode": mode}
-            yield Workload(case, ours, {peer: theirs}, excess, 1.0, "calls/us", 0, tags)
-
-
-def measured(workload: Workload, clock: Clock, seconds: float) -> dict[str, float | str]:
-    with torch.no_grad() if workload.tags["mode"] == "no_grad" else torch.enable_grad():
-        return harness.measure(workload, clock, seconds)
+            yield Workload(f"{op} {mode}", ours, {peer: theirs}, excess, 1.0, "calls/us", 0, {"op": op, "mode": mode})
 
 
 MODES = ("plain", "no_grad", "requires_grad")
@@ -134,36 +162,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = harness.options("overhead", SECONDS, arguments)
     if not harness.has_gpu():
         return 2
-    clock = WallClock(BATCH)
-    everything = [one for mode in MODES for one in workloads(mode) if given.only in one.case]
-    rows: list[dict[str, Any]] = []
-    lines: list[list[object]] = []
+    calls: list[Timed] = []
     failures: list[str] = []
-    for workload in everything:
+    for workload in (one for mode in MODES for one in workloads(mode) if given.only in one.case):
         try:
-            times = measured(workload, clock, given.budget / 2 / max(1, len(everything)))
+            admitted, refused = harness.admitted(workload)
         except (ValueError, RuntimeError) as error:
             torch.cuda.synchronize()  # raises where the device is lost: then nothing after this means anything
             failures.append(f"{workload.case}: {error}")
             continue
-        rows += rows_of(workload, times)
-        (peer, theirs), ours = next((n, t) for n, t in times.items() if n != OURS), times[OURS]
-        ratio = f"{ours / theirs:.2f}" if isinstance(ours, float) and isinstance(theirs, float) else None
-        shown = f"{theirs:.1f}" if isinstance(theirs, float) else theirs[:30]
-        lines.append([workload.tags["op"], workload.tags["mode"], f"{ours:.1f}", peer, shown, ratio])
-    print(table(("op", "mode", "us a call", "peer", "us a call", "ours / peer"), lines))
-    empty = interleaved({"empty": lambda: torch.empty((SIZE, SIZE), device="cuda")}, clock, 0.1)["empty"]
-    print(f"torch.empty: {empty:.1f} us")
-    harness.report(given, "overhead", rows, "op", failures, {"batch": BATCH, "empty_us": round(empty, 2)})
+        failures += [f"{workload.case}: {peer}: {error}" for peer, error in refused.items()]
+        calls += [Timed(workload, name, call) for name, call in admitted.items()]
+    measured = [Timed(workload, workload.case, workload.ours) for workload in yardsticks()]
+    take_turns([*calls, *measured], BATCH, given.budget / 2)
+    rows = rows_of(calls)
+    print(table(("op", "mode", "whose", "us", "fast", "peer / ours"), [line_of(row) for row in rows]))
+    host = {timed.name: {"us": round(timed.median, 2), "us_fast": round(timed.fast, 2)} for timed in measured}
+    print("\n".join(f"{name}: {found['us']} us, fast {found['us_fast']}" for name, found in host.items()))
+    described = {"batch": BATCH, "rounds": len(measured[0].us), "host": host}
+    harness.report(given, "overhead", rows, "op", failures, described)
     return 1 if failures else 0
 
 
-def rows_of(workload: Workload, times: Mapping[str, float | str]) -> list[dict[str, Any]]:
-    """As in the other records, without a rate."""
-    return [
-        {key: value for key, value in row.items() if key not in ("rate", "unit")}
-        for row in harness.rows_of(workload, times, None)
-    ]
+def rows_of(calls: Sequence[Timed]) -> list[dict[str, Any]]:
+    """As in the other records. us, ratio: of the medians; us_fast, ratio_fast: of the fast figures."""
+    rows = []
+    for timed in calls:
+        if timed.name == OURS:
+            ours = timed
+        rows.append(
+            {
+                "case": timed.workload.case, "peer": timed.name, **timed.workload.tags,
+                "us": round(timed.median, 2), "us_fast": round(timed.fast, 2),
+                "ratio": round(timed.median / ours.median, 4), "ratio_fast": round(timed.fast / ours.fast, 4),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def line_of(row: Mapping[str, Any]) -> list[object]:
+    ratio = None if row["peer"] == OURS else f"{row['ratio']:.2f}"
+    return [row["op"], row["mode"], row["peer"], f"{row['us']:.1f}", f"{row['us_fast']:.1f}", ratio]
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from benchmarks import harness
 from benchmarks.cases import SWIGLU, SwigluCase
 from benchmarks.harness import Workload
 from benchmarks.products import operand
-from benchmarks.rowwise import silu_excess
 from benchmarks.timing import Call, compiled
+from pyptx_ops.trials.bounds import silu_excess
 
 SECONDS = 20.0
 

@@ -14,11 +14,18 @@ from torch import Tensor
 
 import pyptx_ops
 from benchmarks import products
-from benchmarks.products import grouped_excess, offs_of, operand, product_excess
-from benchmarks.rowwise import fused_excess, norm_excess, silu_excess
+from benchmarks.products import offs_of, operand
 from pyptx_ops.ops._ragged import row_groups
+from pyptx_ops.trials.bounds import (
+    excess,
+    fused_excess,
+    grouped_excess,
+    norm_excess,
+    product_bound,
+    product_excess,
+    silu_excess,
+)
 from tests.ops.inputs import LAYOUTS, relaid
-from tests.tolerance import excess, product_bound
 
 __all__ = ["Check", "checks"]
 

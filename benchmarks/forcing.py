@@ -1,9 +1,6 @@
-"""Calls that run with a GEMM config of our choice instead of the selector's."""
+"""Calls that are timed with a GEMM config of our choice, and which configs a problem can choose from."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from benchmarks.timing import Call
 from pyptx_ops.dispatch import gemm as host
@@ -11,28 +8,9 @@ from pyptx_ops.kernels.configs import GemmConfig
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
 from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
 from pyptx_ops.launch import unbound
+from pyptx_ops.trials.forcing import forced
 
-__all__ = ["candidates", "forced", "pinned"]
-
-
-@contextmanager
-def forced(config: GemmConfig, workers: int | None = None) -> Iterator[None]:
-    """Every gemm and grouped_gemm inside the block runs this config. Plans made there do not outlive it.
-
-    workers: how many CTAs share the tiles of a persistent config, where its own grid shall not decide.
-    """
-    kept_select, kept_grid, kept_plans = host.select, host.grid, dict(host._plans)
-    host._plans.clear()
-    host.select = lambda problem, sms=tuning.SMS: config  # type: ignore[assignment]
-    if workers is not None and config.split_k == 1:
-        host.grid = lambda problem, config, sms: workers
-    try:
-        with unbound():
-            yield
-    finally:
-        host.select, host.grid = kept_select, kept_grid
-        host._plans.clear()
-        host._plans.update(kept_plans)
+__all__ = ["candidates", "pinned"]
 
 
 def pinned(call: Call, config: GemmConfig) -> Call:

@@ -24,6 +24,7 @@ __all__ = [
     "OURS",
     "Options",
     "Workload",
+    "admitted",
     "geomean",
     "has_gpu",
     "main",
@@ -79,11 +80,20 @@ def measure(workload: Workload, clock: Clock, seconds: float, compiled: bool = T
 
     Raises ValueError where our answer is wrong: then nothing is timed.
     """
+    calls, refused = admitted(workload, compiled)
+    return {**interleaved(calls, clock, seconds), **refused}
+
+
+def admitted(workload: Workload, compiled: bool = True) -> tuple[dict[str, Call], dict[str, str]]:
+    """(calls to time by name, ours first; the errors of peers that refuse the problem).
+
+    Raises ValueError where our answer is wrong.
+    """
     excess = workload.excess()
     if not excess <= 1:
         raise ValueError(f"our answer is {excess:.3g} times its error bound away from the truth")
     calls: dict[str, Call] = {OURS: workload.ours}
-    refused: dict[str, float | str] = {}
+    refused: dict[str, str] = {}
     for name, call in {**workload.peers, **(workload.compiled if compiled else {})}.items():
         try:
             call()
@@ -93,7 +103,7 @@ def measure(workload: Workload, clock: Clock, seconds: float, compiled: bool = T
             refused[name] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         else:
             calls[name] = call
-    return {**interleaved(calls, clock, seconds), **refused}
+    return calls, refused
 
 
 def rows_of(workload: Workload, times: Mapping[str, float | str], copy: float | None) -> list[dict[str, Any]]:

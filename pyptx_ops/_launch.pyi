@@ -45,7 +45,6 @@ class BoundCalls:
         tensor_types: tuple[type, ...],
         constant_types: tuple[type, ...],
         unusual: tuple[Callable[[Any], bool], ...],
-        allocate: Callable[[Any], object],
         device_type: int = 2,
         limit: int = 4096,
     ) -> None:
@@ -55,7 +54,6 @@ class BoundCalls:
         tensor_types: exactly the types whose objects are plain tensors.
         constant_types: exactly the types whose objects may be arguments and count by identity.
         unusual: tests of a tensor that is not bf16; a call with a tensor that passes one is left to the caller.
-        allocate: a new tensor for an output, like the one that it is given.
         device_type: DLPack's number of the device that the tensors are on.
         limit: as many kinds are kept; all are forgotten when one more comes.
         """
@@ -64,7 +62,7 @@ class BoundCalls:
         """Launches a bound call: its output, a tuple of several, or None where it has none.
 
         NotImplemented, with nothing done, where no call of this kind is bound or one has no kind. Raises as
-        `Kernel.launch`, and what `allocate` raises.
+        `Kernel.launch`, and what an allocation raises.
         """
 
     def add(
@@ -75,7 +73,7 @@ class BoundCalls:
         grid: tuple[int, int, int],
         values: tuple[int | float, ...],
         addresses: tuple[tuple[int, int, int], ...],
-        outputs: tuple[object, ...],
+        outputs: tuple[tuple[Callable[..., object], tuple[object, ...]], ...],
     ) -> bool:
         """Binds the calls of the kind of this one; False where it has no kind. Raises as `Kernel.launch`, ValueError.
 
@@ -83,7 +81,7 @@ class BoundCalls:
         values: those of the launch, as `Kernel.launch` takes them.
         addresses: (position among the values, operand, offset in bytes): what each call fills in. The operands are
             the arguments, and then the outputs.
-        outputs: what `allocate` makes new ones like.
+        outputs: of each the function that makes a new one, on the device, and its arguments.
         """
 
     def clear(self) -> None: ...

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -25,7 +26,7 @@ from .dsl.types import Param
 from .kernels.hopper.families import FAMILIES
 from .manifest import Manifest, ManifestError
 
-__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "simulate"]
+__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "launch_kernel", "simulate"]
 
 ARCH = "sm_90a"
 FORMATS = {"pointer": "Q", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f32": "f", "f64": "d"}
@@ -42,6 +43,7 @@ class SimulatedLauncher:
     def __init__(self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000):
         self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
         self.executed = 0  # warp instructions so far
+        self.launches: Counter[str] = Counter()  # of each kernel
 
     def kernel(self, arch: str, name: str) -> SimulatedKernel:
         if arch != ARCH:
@@ -63,13 +65,18 @@ class SimulatedKernel:
         self.program = program_of(kernel)
 
     def launch(self, device: int, stream: int, grid_x: int, grid_y: int, grid_z: int, /, *args: int | float) -> None:
-        """Runs one grid to its end. Device and stream are ignored."""
-        if not grid_x * grid_y * grid_z:
+        """Runs one grid to its end; it may touch every CPU tensor that is alive. Device and stream are ignored."""
+        self.launch_on(live_tensors(), (grid_x, grid_y, grid_z), *args)
+
+    def launch_on(self, tensors: Iterable[torch.Tensor], grid: tuple[int, int, int], /, *args: int | float) -> None:
+        """The same, but that it may touch only the memory behind some tensors."""
+        if not all(grid):
             return
         params, maps = pack(self.program, self.params, args)
         launcher = self.launcher
+        launcher.launches[self.name] += 1
         launcher.executed += run(
-            self.program, (grid_x, grid_y, grid_z), params, maps, live_storages(),
+            self.program, grid, params, maps, storages(tensors),
             policy=launcher.policy, seed=launcher.seed, limit=launcher.limit,
         )  # fmt: skip
 
@@ -78,6 +85,35 @@ class SimulatedKernel:
 
     def attributes(self, device: int, /) -> dict[str, int]:
         return {}
+
+
+def launch_kernel(kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float) -> None:
+    """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
+
+    args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
+    Raises SimulationError, and TypeError or ValueError for arguments that do not fit the parameters.
+    """
+    if len(args) != len(kernel.params):
+        raise TypeError(f"{kernel.entry} takes {len(kernel.params)} arguments, got {len(args)}")
+    used = launch.current_launcher() if launch.simulated_multiprocessors() is not None else SimulatedLauncher()
+    assert isinstance(used, SimulatedLauncher)
+    values: list[int | float] = []
+    for param, arg in zip(kernel.params, args, strict=True):
+        if not isinstance(arg, torch.Tensor):
+            values.append(arg)
+        elif param.tensor_map:
+            values += described(arg)
+        else:
+            values.append(arg.data_ptr())
+    SimulatedKernel(used, kernel).launch_on([arg for arg in args if isinstance(arg, torch.Tensor)], grid, *values)
+
+
+def described(tensor: torch.Tensor) -> list[int]:
+    """A tensor as a tensor map takes it: address, sizes (innermost first), byte strides of all but the innermost."""
+    sizes, strides = tensor.shape[::-1], tensor.stride()[::-1]
+    if not strides or strides[0] != 1:
+        raise ValueError(f"a tensor map wants the last dimension contiguous, got strides {tensor.stride()}")
+    return [tensor.data_ptr(), *sizes, *(stride * tensor.element_size() for stride in strides[1:])]
 
 
 @cache
@@ -120,12 +156,17 @@ def pack(program: Program, params: tuple[Param, ...], args: tuple[int | float, .
     return bytes(memory), maps
 
 
-def live_storages() -> list[tuple[int, int]]:
-    """(address, bytes) of the memory behind every CPU tensor that is alive: what a kernel may touch."""
+def live_tensors() -> list[torch.Tensor]:
+    """Every CPU tensor that the garbage collector knows of."""
     kinds = (torch.Tensor, torch.nn.Parameter)
     tensors = [item for item in gc.get_objects() if type(item) in kinds]
-    storages = [t.untyped_storage() for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
-    return sorted({(storage.data_ptr(), storage.nbytes()) for storage in storages})
+    return [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.layout is torch.strided]
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
+    """(address, bytes) of the memory behind tensors."""
+    found = [tensor.untyped_storage() for tensor in tensors]
+    return sorted({(storage.data_ptr(), storage.nbytes()) for storage in found})
 
 
 @contextmanager

@@ -63,6 +63,10 @@ struct Patch {  // an address that each call fills in: of the operand, + offset 
   int64_t offset;
 };
 
+struct Allocation {  // what makes an output: a function and its arguments
+  Reference function, arguments;
+};
+
 struct Plan {
   std::vector<uint64_t> key;
   std::shared_ptr<Kernel> kernel;
@@ -71,7 +75,7 @@ struct Plan {
   std::vector<uint64_t> scalars;
   std::vector<MapValues> maps;
   std::vector<Patch> patches;
-  std::vector<Reference> outputs;    // tensors that the outputs are to be like
+  std::vector<Allocation> outputs;
   std::vector<Reference> constants;  // keyed by identity, so that nothing else takes their place
 
   bool matches(const Key& other) const {
@@ -92,7 +96,7 @@ struct BoundCalls {
   const DLExchangeApi* api = nullptr;
   int device_type = DLPACK_CUDA;
   size_t limit = 0;
-  Reference capsule, allocate;
+  Reference capsule;
   std::vector<Reference> names, defaults, tensor_types, constant_types, unusual;
   std::unordered_multimap<uint64_t, std::shared_ptr<const Plan>> plans;
 
@@ -228,10 +232,11 @@ inline PyObject* calls_run(PyObject* self, PyObject* const* given, Py_ssize_t po
   size_t count = plan->outputs.size();
   Reference outputs[MAX_OPERANDS];
   for (size_t i = 0; i < count; ++i) {
-    outputs[i] = Reference(PyObject_CallFunctionObjArgs(calls.allocate.get(), plan->outputs[i].get(), nullptr));
+    const Allocation& made = plan->outputs[i];
+    outputs[i] = Reference(PyObject_Call(made.function.get(), made.arguments.get(), nullptr));
     if (!outputs[i].get()) return nullptr;
     DLTensor output;
-    if (!calls.show(outputs[i].get(), &output)) Py_RETURN_NOTIMPLEMENTED;
+    if (!calls.show(outputs[i].get(), &output) || output.device.index != plan->device) Py_RETURN_NOTIMPLEMENTED;
     uint64_t address = reinterpret_cast<uintptr_t>(output.data) + output.byte_offset;
     if (address % OPERAND_ALIGNMENT) Py_RETURN_NOTIMPLEMENTED;
     key.addresses[calls.names.size() + i] = address;
@@ -286,6 +291,16 @@ inline bool read_patches(const BoundCalls& calls, const Key& key, PyObject* addr
   return true;
 }
 
+inline bool read_allocations(PyObject* outputs, Plan* plan) {
+  for (PyObject* output : items(outputs)) {
+    PyObject *function, *arguments;
+    if (!PyTuple_Check(output)) return raise(PyExc_TypeError, "an output must be (function, arguments)");
+    if (!PyArg_ParseTuple(output, "OO!:output", &function, &PyTuple_Type, &arguments)) return false;
+    plan->outputs.push_back({Reference(Py_NewRef(function)), Reference(Py_NewRef(arguments))});
+  }
+  return true;
+}
+
 // The values of a launch, with the addresses of this call in them.
 inline bool read_values(PyObject* values, Plan* plan) {
   const Kernel& kernel = *plan->kernel;
@@ -317,7 +332,7 @@ inline PyObject* calls_add(PyObject* self, PyObject* given, PyObject* keywords) 
   }
   auto plan = std::make_shared<Plan>();
   plan->kernel = state_of<Kernel>(kernel);
-  plan->outputs = references(outputs);
+  if (!read_allocations(outputs, plan.get())) return nullptr;
   if (arguments.size() + plan->outputs.size() > MAX_OPERANDS) {
     return raise(PyExc_ValueError, "wanted at most " + std::to_string(MAX_OPERANDS) + " arguments and outputs");
   }
@@ -358,13 +373,13 @@ inline const DLExchangeApi* exchange_of(PyObject* capsule) {
 
 inline PyObject* calls_new(PyTypeObject* type, PyObject* given, PyObject* keywords) {
   static const char* arguments[] = {"exchange", "names", "defaults", "tensor_types", "constant_types", "unusual",
-                                    "allocate", "device_type", "limit", nullptr};
-  PyObject *exchange, *names, *defaults, *tensor_types, *constant_types, *unusual, *allocate;
+                                    "device_type", "limit", nullptr};
+  PyObject *exchange, *names, *defaults, *tensor_types, *constant_types, *unusual;
   int device_type = DLPACK_CUDA;
   Py_ssize_t limit = 4096;
-  if (!PyArg_ParseTupleAndKeywords(given, keywords, "OO!O!O!O!O!O|in:BoundCalls", const_cast<char**>(arguments),
+  if (!PyArg_ParseTupleAndKeywords(given, keywords, "OO!O!O!O!O!|in:BoundCalls", const_cast<char**>(arguments),
                                    &exchange, &PyTuple_Type, &names, &PyTuple_Type, &defaults, &PyTuple_Type,
-                                   &tensor_types, &PyTuple_Type, &constant_types, &PyTuple_Type, &unusual, &allocate,
+                                   &tensor_types, &PyTuple_Type, &constant_types, &PyTuple_Type, &unusual,
                                    &device_type, &limit)) {
     return nullptr;
   }
@@ -380,7 +395,6 @@ inline PyObject* calls_new(PyTypeObject* type, PyObject* given, PyObject* keywor
   }
   if (!(calls->api = exchange_of(exchange))) return nullptr;
   calls->capsule = Reference(Py_NewRef(exchange));
-  calls->allocate = Reference(Py_NewRef(allocate));
   calls->tensor_types = references(tensor_types);
   calls->constant_types = references(constant_types);
   calls->unusual = references(unusual);

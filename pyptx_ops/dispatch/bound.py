@@ -24,6 +24,14 @@ _UNUSUAL = (torch.Tensor.is_neg,)  # what DLPack does not tell of a tensor: that
 
 _NUMBERS = (int, float)
 
+# What compiled graphs allocate with, on the current device: half the cost of a public function on the host.
+_EMPTY_STRIDED: dict[str, Callable[..., Tensor]] = {
+    device_type: function
+    for device_type in ("cpu", "cuda")
+    if (function := getattr(torch._C._dynamo.guards, f"_empty_strided_{device_type}", None))
+}
+Allocation = tuple[Callable[..., Tensor], tuple[Any, ...]]  # a function and its arguments
+
 _tables: dict[str, BoundCalls] = {}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
@@ -43,7 +51,6 @@ def calls_of(op: str, run: Callable[..., Any], device_type: int = 2) -> Callable
         tensor_types=_TENSORS,
         constant_types=(torch.dtype,),
         unusual=_UNUSUAL,
-        allocate=torch.empty_like,
         device_type=device_type,
     )
     return table.run
@@ -64,7 +71,10 @@ def launch(
     outputs: contiguous tensors that the call made and returns.
     """
     numbers = [value if isinstance(value, _NUMBERS) else _address(value) for value in values]
-    stream = _current_stream(device) if device >= 0 else 0  # a simulated device has none
+    if device < 0 and hasattr(kernel, "launch_on"):  # a simulated kernel is told what it may touch
+        kernel.launch_on([_tensor(value) for value in values if not isinstance(value, _NUMBERS)], grid, *numbers)
+        return
+    stream = _current_stream(device) if device >= 0 else 0
     kernel.launch(device, stream, *grid, *numbers)
     table = _tables.get(op)
     if table is None or not may_bind(kernel):
@@ -72,9 +82,14 @@ def launch(
     addresses = _addresses((*args, *outputs), values)
     if addresses is None or _is_capturing():
         return
-    models = tuple(map(_model, outputs))
-    if all(map(_makes, models, outputs)):
-        table.add(args, kernel, device, grid, tuple(numbers), addresses, models)
+    allocations = tuple(map(_allocation, outputs))
+    if all(map(_makes, allocations, outputs)):
+        table.add(args, kernel, device, grid, tuple(numbers), addresses, allocations)
+
+
+def _tensor(value: Any) -> Tensor:
+    tensor: Tensor = value[0] if isinstance(value, tuple) else value
+    return tensor
 
 
 def _address(value: Any) -> int:
@@ -101,6 +116,17 @@ def _is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def _allocation(out: Tensor) -> Allocation:
+    """What makes tensors like `out`, of no given values, again."""
+    if (empty_strided := _EMPTY_STRIDED.get(out.device.type)) and _is_current(out.device):
+        return empty_strided, (tuple(out.shape), out.stride(), out.dtype)
+    return torch.empty_like, (_model(out),)
+
+
+def _is_current(device: torch.device) -> bool:
+    return device.type == "cpu" or device.index == torch.cuda.current_device()
+
+
 def _model(out: Tensor) -> Tensor:
     """A tensor without memory of its own, that `torch.empty_like` makes contiguous ones of the shape of `out` from."""
     with torch.inference_mode(False):
@@ -112,5 +138,7 @@ def _item(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(1, dtype=dtype, device=device)
 
 
-def _makes(model: Tensor, out: Tensor) -> bool:
-    return torch.empty_like(model).stride() == out.stride()
+def _makes(allocation: Allocation, out: Tensor) -> bool:
+    function, arguments = allocation
+    made: Tensor = function(*arguments)
+    return made.stride() == out.stride() and made.device == out.device

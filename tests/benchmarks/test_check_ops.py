@@ -11,6 +11,7 @@ import torch
 import pyptx_ops
 from benchmarks import check_ops, products
 from benchmarks.check_cases import Check, checks, gathered_excess, grouped_check, norm_check, packed_check
+from pyptx_ops.trials.bounds import grouped_excess
 
 SMALL = 20_000
 EVERY = [check for check in checks() if check.elements <= SMALL]
@@ -73,4 +74,4 @@ def test_gathered_products_agree_with_the_loop() -> None:
     a, b, bias = products.operand(9, 8), products.operand(32, 8).view(4, 8, 8), products.operand(4, 8)
     offs = products.offs_of(torch.tensor([2, 0, 5, 0]))
     out = pyptx_ops.grouped_gemm(a, b, offs, bias)
-    assert gathered_excess(out, a, b, offs, bias) == pytest.approx(products.grouped_excess(out, a, b, offs, bias))
+    assert gathered_excess(out, a, b, offs, bias) == pytest.approx(grouped_excess(out, a, b, offs, bias))

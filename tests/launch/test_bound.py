@@ -161,12 +161,22 @@ def test_a_call_that_copies_is_not_bound(gpu: StubLauncher, name: str) -> None:
     "shape", [(1,), (7,), (1, 1), (1, 5), (5, 1), (2, 3, 4), (2, 1, 4), (1, 1, 8), (3, 1, 1, 2), (1, 2, 1, 1)]
 )
 @pytest.mark.parametrize("inference", [False, True])
-def test_models_make_contiguous_outputs(shape: tuple[int, ...], inference: bool) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_allocations_make_contiguous_outputs(
+    shape: tuple[int, ...], inference: bool, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast:
+        monkeypatch.setattr(bound, "_EMPTY_STRIDED", {})
     with torch.inference_mode(inference):
-        model = bound._model(torch.empty(shape, dtype=torch.float16))
-    assert model.untyped_storage().nbytes() == 2 and not model.is_inference()
-    out = torch.empty_like(model)
+        function, given = bound._allocation(torch.empty(shape, dtype=torch.float16))
+    kept = [one for one in given if isinstance(one, Tensor)]
+    assert all(model.untyped_storage().nbytes() == 2 and not model.is_inference() for model in kept)
+    assert fast is not bool(kept)
+    out = function(*given)
     assert (out.shape, out.stride(), out.dtype) == (shape, torch.empty(shape).stride(), torch.float16)
+    assert not out.is_inference() and not out.requires_grad
+    with torch.inference_mode():
+        assert function(*given).is_inference()
 
 
 def test_another_launcher_forgets(gpu: StubLauncher) -> None:

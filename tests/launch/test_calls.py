@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def make(**replaced: Any) -> _launch.BoundCalls:
     given = {
         "names": ("x", "other", "option"), "defaults": (None, None),
         "tensor_types": (torch.Tensor, torch.nn.Parameter), "constant_types": (torch.dtype,),
-        "unusual": (torch.Tensor.is_neg,), "allocate": torch.empty_like, "device_type": CPU,
+        "unusual": (torch.Tensor.is_neg,), "device_type": CPU,
     }  # fmt: skip
     return _launch.BoundCalls(CAPSULE, **(given | replaced))
 
@@ -45,10 +46,13 @@ def simple(stub: StubDriver) -> _launch.Kernel:
     return stub.kernel((("x", "pointer"), ("out", "pointer")))
 
 
-def bind(calls: _launch.BoundCalls, kernel: _launch.Kernel, *args: object, outputs: int = 1) -> None:
+def bind(
+    calls: _launch.BoundCalls, kernel: _launch.Kernel, *args: object, outputs: int = 1,
+    allocate: Callable[..., Tensor] = torch.empty_like, device: int = 0,
+) -> None:  # fmt: skip
     assert calls.add(
-        args=args, kernel=kernel, device=0, grid=(3, 2, 1), values=(0, 0),
-        addresses=((0, X, 0), (1, OUT if outputs else X, 0)), outputs=(torch.zeros(2, 3),) * outputs,
+        args=args, kernel=kernel, device=device, grid=(3, 2, 1), values=(0, 0),
+        addresses=((0, X, 0), (1, OUT if outputs else X, 0)), outputs=((allocate, (torch.zeros(2, 3),)),) * outputs,
     )  # fmt: skip
 
 
@@ -75,11 +79,17 @@ def test_the_launch_is_that_of_the_kernel(stub: StubDriver) -> None:
     kernel = stub.kernel(PARAMS, cluster=(2, 1, 1), shared_memory=100_000, pdl=True)
     x, other = torch.zeros(8, 2), torch.zeros(5)
     assert calls.add(
-        (x, other, torch.float32), kernel, 1, (7, 1, 1), VALUES, ((0, OTHER, 64), (4, X, -8), (5, OUT, 0)), (x,)
+        (x, other, torch.float32),
+        kernel,
+        0,
+        (7, 1, 1),
+        VALUES,
+        ((0, OTHER, 64), (4, X, -8), (5, OUT, 0)),
+        ((torch.empty_like, (x,)),),
     )
     out = calls.run(x, other, torch.float32)
     bound, encoded = stub.launched(), stub.calls("cuTensorMapEncodeTiled")[-1]
-    kernel.launch(1, 0, 7, 1, 1, other.data_ptr() + 64, 64, 128, 256, x.data_ptr() - 8, out.data_ptr(), 1.5)
+    kernel.launch(0, 0, 7, 1, 1, other.data_ptr() + 64, 64, 128, 256, x.data_ptr() - 8, out.data_ptr(), 1.5)
     assert stub.calls("cuTensorMapEncodeTiled")[-1] == encoded
     map_of = lambda fields: fields.pop("params").split(",", 1)  # noqa: E731
     (_, rest), (_, wanted) = map_of(bound), map_of(launched := stub.launched())
@@ -270,8 +280,14 @@ def test_tensors_of_another_device_type_are_left_alone(stub: StubDriver) -> None
 
 
 def test_a_misaligned_output_is_not_launched_on(stub: StubDriver) -> None:
-    calls, kernel = make(allocate=lambda like: aligned(6, 1)), simple(stub)
-    bind(calls, kernel, aligned(4), None, None)
+    calls, kernel = make(), simple(stub)
+    bind(calls, kernel, aligned(4), None, None, allocate=lambda like: aligned(6, 1))
+    assert calls.run(aligned(4)) is NotImplemented and not stub.calls("cuLaunchKernelEx")
+
+
+def test_an_output_on_another_device_is_not_launched_on(stub: StubDriver) -> None:
+    calls, kernel = make(), simple(stub)
+    bind(calls, kernel, aligned(4), None, None, device=1)  # CPU tensors are on device 0
     assert calls.run(aligned(4)) is NotImplemented and not stub.calls("cuLaunchKernelEx")
 
 
@@ -279,8 +295,8 @@ def test_an_allocation_that_fails_raises(stub: StubDriver) -> None:
     def allocate(like: Tensor) -> Tensor:
         raise MemoryError("no room")
 
-    calls, kernel = make(allocate=allocate), simple(stub)
-    bind(calls, kernel, aligned(4), None, None)
+    calls, kernel = make(), simple(stub)
+    bind(calls, kernel, aligned(4), None, None, allocate=allocate)
     with pytest.raises(MemoryError, match="no room"):
         calls.run(aligned(4))
     assert not stub.calls("cuLaunchKernelEx")
@@ -320,7 +336,9 @@ REFUSED = {
     "operand without memory": ({"addresses": ((0, OTHER, 0),)}, ValueError, "operand 1 is no tensor"),
     "address": ({"addresses": (1,)}, TypeError, r"\(position, operand, offset\)"),
     "kernel": ({"kernel": None}, TypeError, "Kernel"),
-    "outputs": ({"outputs": (X4,) * 14}, ValueError, "at most 16"),
+    "outputs": ({"outputs": ((torch.empty_like, (X4,)),) * 14}, ValueError, "at most 16"),
+    "output": ({"outputs": (X4,)}, TypeError, r"\(function, arguments\)"),
+    "output's arguments": ({"outputs": ((torch.empty_like, X4),)}, TypeError, "tuple"),
 }
 
 

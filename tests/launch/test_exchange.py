@@ -65,7 +65,7 @@ class TwoDevices:
 def test_the_stream_and_the_device_are_the_tensors_own(stub: StubDriver) -> None:
     world = TwoDevices()
     calls = _launch.BoundCalls(
-        world.capsule, ("x",), (), (torch.Tensor,), (), (), torch.empty_like, limit=8  # CUDA is the default
+        world.capsule, ("x",), (), (torch.Tensor,), (), (), limit=8  # CUDA is the default
     )  # fmt: skip
     kernel, first, second = simple(stub), aligned(4), aligned(4)
     world.devices[second.data_ptr()] = 1
@@ -79,7 +79,7 @@ def test_the_stream_and_the_device_are_the_tensors_own(stub: StubDriver) -> None
 
 def test_versions_of_the_exchange_api() -> None:
     newer, known, older = TwoDevices(major=2), TwoDevices(), TwoDevices(major=0)
-    build = lambda world: _launch.BoundCalls(world.capsule, (), (), (), (), (), None)  # noqa: E731
+    build = lambda world: _launch.BoundCalls(world.capsule, (), (), (), (), ())  # noqa: E731
     for world in (newer, older):
         with pytest.raises(ValueError, match=rf"version 1 that shows tensors, got one of version {world.api.major}"):
             build(world)
@@ -92,4 +92,4 @@ def test_versions_of_the_exchange_api() -> None:
 
 def test_a_capsule_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="PyCapsule"):
-        _launch.BoundCalls(torch.zeros(1).__dlpack__(), (), (), (), (), (), None)
+        _launch.BoundCalls(torch.zeros(1).__dlpack__(), (), (), (), (), ())

@@ -148,7 +148,7 @@ def lanes(sync: str) -> Kernel:
                 with k.else_():
                     ptx.bar.warp.sync(0xFFFF0000)
             else:
-                ptx.vote.sync(lane == 0, -1, mode="any")  # orders no memory
+                ptx.elect.sync(-1)  # orders no memory
 
         ptx.st(buffer + lane * 4, lane, space="shared::cta")
         meet("first")

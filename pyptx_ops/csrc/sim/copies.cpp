@@ -1,4 +1,5 @@
 // Tensor and bulk copies: they go on by themselves, and finish when the policy lets them.
+#include <algorithm>
 #include <cstring>
 
 #include "machine.h"
@@ -32,6 +33,7 @@ void Machine::claim(Cta& cta, u32 offset, u64 bytes) {
   }
   std::memset(cta.state.data() + start, static_cast<int>(Byte::in_flight), bytes);
   std::memset(cta.data.data() + start, 0xCB, bytes);
+  std::fill_n(cta.origin.begin() + start / CHUNK, bytes / CHUNK, Origin());
 }
 
 void Machine::issue(Copy copy) {
@@ -126,10 +128,13 @@ void Machine::carry_out(Copy& copy) {
   }
   u32 start = copy.shared - SHARED_BASE;
   u8* base = copy.cta->data.data();
+  if (copy.map) tiles_.push_back({copy.map, {}, copy.ins->line});
+  if (copy.map) std::copy_n(copy.at, 5, tiles_.back().at);
   for (u64 i = 0; i < copy.bytes; i += 16) {
     u32 to = copy.map ? swizzled(copy.shared + static_cast<u32>(i), copy.map->swizzle) - SHARED_BASE
                       : start + static_cast<u32>(i);
     std::memcpy(base + to, copy.snapshot.data() + i, 16);
+    if (copy.map) copy.cta->origin[to / CHUNK] = {static_cast<u32>(tiles_.size()), static_cast<u32>(i / CHUNK)};
   }
   std::memset(copy.cta->state.data() + start, static_cast<int>(Byte::set), copy.bytes);
   MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "clocks.h"
+#include "provenance.h"
 
 namespace sim {
 
@@ -26,10 +27,11 @@ struct TensorMap {
   int rank = 0, element = 2, swizzle = 0;
   bool nan = false;
   u64 dims[5] = {}, strides[5] = {};
-  u32 box[5] = {};
+  u32 box[5] = {}, steps[5] = {1, 1, 1, 1, 1};
+  u32 extent(int d) const { return (box[d] + steps[d] - 1) / steps[d]; }  // of the tile in shared memory
   u64 bytes() const {
     u64 total = static_cast<u64>(element);
-    for (int d = 0; d < rank; ++d) total *= box[d];
+    for (int d = 0; d < rank; ++d) total *= extent(d);
     return total;
   }
 };
@@ -82,6 +84,19 @@ struct WgmmaGroup {
   size_t left = 0;         // wgmmas that were not carried out yet
   u32 last = 0;            // the number of the last one
   std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
+  struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
+    u32 tile_a, tile_b;
+    s64 a, b;
+  };
+  std::vector<Step> steps;
+};
+
+// Where a matrix descriptor finds the units of an operand.
+struct MatrixLayout {
+  u32 start, lbo, sbo, span;
+  bool mn_major;
+  MatrixLayout(u64 descriptor, bool mn_major);
+  u32 address(u32 row, u32 k) const;
 };
 
 using LaneOrder = std::array<std::array<u32, LANES>, LANES>;  // [a][b]: up to which clock a knows what b did
@@ -121,6 +136,7 @@ struct Cta {
   Cluster* cluster = nullptr;
   u32 rank = 0, id[3] = {};
   std::vector<u8> data, state;
+  std::vector<Origin> origin;        // of every 16 bytes
   std::map<u32, MBarrier> barriers;  // by offset
   NamedBarrier named[16];
   std::vector<Warp> warps;
@@ -188,6 +204,7 @@ class Machine {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Cluster>> resident_;
   std::deque<Copy> copies_;
+  std::vector<LoadedTile> tiles_;
   size_t last_segment_ = 0;
   Shadow shadow_;                                              // of global memory
   std::unordered_map<const u8*, std::vector<Message>> addresses_;  // where something was released
@@ -210,6 +227,11 @@ class Machine {
   [[noreturn]] void locate(Problem problem, const Warp& warp, const Ins& ins);
   void check_exit(Cluster& cluster);
 
+  // special.cpp
+  void place_cta(u32 cluster, u32 rank, u32* id) const;
+  u64 special(const Preset& preset, const Cta& cta, const Warp& warp, u32 lane) const;
+  void read_clock(Warp& warp, const Ins& ins, u32 mask);
+
   // execute.cpp
   void execute(Warp& warp, Group& group);
   bool control(Warp& warp, Group& group, const Ins& ins, u32 mask);
@@ -218,27 +240,38 @@ class Machine {
   void leave(Warp& warp, Group& group, u32 mask);
   void shuffle(Warp& warp, const Ins& ins, u32 mask);
   void vote(Warp& warp, const Ins& ins, u32 mask);
+  void match(Warp& warp, const Ins& ins, u32 mask);
   void redux(Warp& warp, const Ins& ins, u32 mask);
 
   // arithmetic.cpp
-  bool arithmetic(Warp& warp, const Ins& ins, u32 mask);
-  template <class T>
-  bool integer(Warp& warp, const Ins& ins, u32 mask);
-  bool floating(Warp& warp, const Ins& ins, u32 mask);
-  bool bits(Warp& warp, const Ins& ins, u32 mask);
-  void compare(Warp& warp, const Ins& ins, u32 mask);
-  void convert(Warp& warp, const Ins& ins, u32 mask);
+  void compute(Warp& warp, const Ins& ins, u32 mask);
 
   // memory.cpp
   bool memory(Warp& warp, const Ins& ins, u32 mask);
   void load_store(Warp& warp, const Ins& ins, u32 mask);
-  void atomic(Warp& warp, const Ins& ins, u32 mask);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+
+  // atomics.cpp
+  void atomic(Warp& warp, const Ins& ins, u32 mask);
+
+  // spaces.cpp
+  bool address_space(Warp& warp, const Ins& ins, u32 mask);
+  bool in_constants(u64 address, u64 bytes) const;
+  Word space_of(u64 address) const;
+  bool lies_in(const Warp& warp, u64 address, Word space) const;
+  u64 base_of(Word space) const;
+  void move_wide(Warp& warp, const Ins& ins, u32 mask);
+
+  // mma.cpp
+  bool warp_matrix(Warp& warp, const Ins& ins, u32 mask);
+  void mma_sync(Warp& warp, const Ins& ins);
+  void mma_double(Warp& warp, const Ins& ins);
+  void move_matrix(Warp& warp, const Ins& ins);
 
   // sync.cpp
   bool synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask);
@@ -269,8 +302,12 @@ class Machine {
   void issue_wgmma(Warp& warp, const Ins& ins, u32 mask);
   void carry_out_wgmma(Warp& warp);
   void wait_wgmma(Warp& warp, u32 pending);
-  void fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u16* out,
-             const char* operand);
+  Fetched fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u8* out,
+                const char* operand);
+  const u8* fetch_unit(const Warp& warp, const Wgmma& op, u32 address, const char* operand, u32 row, u32 k);
+
+  // provenance.cpp
+  void check_steps(WgmmaGroup& group, const Fetched& a, const Fetched& b);
 
   // races.cpp
   u32 new_actor(Cluster& cluster, u32 count);
@@ -307,10 +344,19 @@ class Machine {
   void fence(Warp& warp, const Ins& ins, u32 lanes);
 
   // registers
+  void check_read(const Warp& warp, int slot, u32 mask) {
+    if ((warp.valid[slot] & mask) != mask) unready(warp, slot, false);
+  }
+  void check_write(Warp& warp, int slot, u32 mask) {
+    if (warp.busy[slot]) unready(warp, slot, true);
+    warp.valid[slot] |= mask;
+    warp.touched[slot] = warp.clock;
+  }
   template <class S>
   const S* read(Warp& warp, const Operand& operand, u32 mask);
   template <class S>
   void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
+  u32 predicate(const Warp& warp, int slot, bool negated, u32 mask);
   u32 read_pred(Warp& warp, const Operand& operand, u32 mask);
   void write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask);
   u32 uniform(Warp& warp, const Operand& operand, u32 mask);
@@ -327,7 +373,7 @@ const S* Machine::read(Warp& warp, const Operand& operand, u32 mask) {
       return operand.lanes32->data();
   }
   if (operand.slot < 0) throw Problem("unsupported", "an operand that is no register or literal is read");
-  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
+  check_read(warp, operand.slot, mask);
   const Slot& slot = program_.slots[operand.slot];
   u8* place = warp.file.data() + slot.offset;
   if (slot.wide == wide) return reinterpret_cast<const S*>(place);
@@ -345,9 +391,7 @@ template <class S>
 void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask) {
   if (operand.kind == Operand::none) return;  // the sink
   const Slot& slot = program_.slots[operand.slot];
-  if (warp.busy[operand.slot]) unready(warp, operand.slot, true);
-  warp.valid[operand.slot] |= mask;
-  warp.touched[operand.slot] = warp.clock;
+  check_write(warp, operand.slot, mask);
   u8* place = warp.file.data() + slot.offset;
   auto store = [&](auto* lanes) {
     using L = std::remove_reference_t<decltype(*lanes)>;
@@ -364,11 +408,15 @@ void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask
     store(reinterpret_cast<u32*>(place));
 }
 
+inline u32 Machine::predicate(const Warp& warp, int slot, bool negated, u32 mask) {
+  check_read(warp, slot, mask);
+  u32 value = *reinterpret_cast<const u32*>(warp.file.data() + program_.slots[slot].offset);
+  return negated ? ~value : value;
+}
+
 inline u32 Machine::read_pred(Warp& warp, const Operand& operand, u32 mask) {
   if (operand.kind == Operand::literal) return operand.value ? ALL : 0;
-  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
-  u32 value = *reinterpret_cast<u32*>(warp.file.data() + program_.slots[operand.slot].offset);
-  return operand.negated ? ~value : value;
+  return predicate(warp, operand.slot, operand.negated, mask);
 }
 
 inline void Machine::write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask) {

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "machine.h"
-#include "numbers.h"
 
 namespace sim {
 namespace {
@@ -71,7 +70,10 @@ u8* Machine::shared(Cta& cta, u32 offset, u32 bytes, bool write) {
                                           " while an asynchronous copy that was not waited for writes it");
     if (!write) throw Problem("uninitialised shared memory", place + " is read before it was written");
   }
-  if (write) std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
+  if (write) {
+    std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
+    for (u32 i = start / CHUNK; i <= (start + bytes - 1) / CHUNK; ++i) cta.origin[i].tile = 0;
+  }
   return cta.data.data() + start;
 }
 
@@ -81,13 +83,8 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
   Word space = ins.space;
   if (space == Word::none) {  // generic
     u64 top = address >> 48 << 48;
-    if (top == SHARED_SPACE)
-      space = Word::shared_cluster;
-    else if (top == PARAM_SPACE)
-      space = Word::param;
-    else
-      space = Word::global;
-    address = space == Word::global ? address : address - top;
+    space = space_of(address);
+    if (space == Word::shared_cluster || space == Word::param) address -= top;
   }
   if (space == Word::param) {
     if (address + bytes > launch_.params.size() || write)
@@ -99,8 +96,13 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
     observe_global(warp, address, bytes, write, ins);
     return place;
   }
+  if (space == Word::const_) {
+    if (write || !in_constants(address, bytes)) throw Problem("out of bounds", "constant space address " + hex(address));
+    return reinterpret_cast<u8*>(address);
+  }
   u32 offset;
   Cta& cta = cta_of(warp, static_cast<u32>(address), space != Word::shared_cluster, &offset);
+  if (ins.op == Op::atom || ins.op == Op::red) shared(cta, offset, bytes, false);
   u8* place = shared(cta, offset, bytes, write);
   observe(warp, cta, offset, bytes, write, ins);
   return place;
@@ -111,7 +113,7 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
   const Operand& place = ins.arg(load ? 1 : 0);
   int data = load ? 0 : 1, count = ins.size(data);
   u32 size = static_cast<u32>(bytes_of(ins.type)), total = size * static_cast<u32>(count);
-  bool narrow = ins.space != Word::global && ins.space != Word::none && ins.space != Word::param;
+  bool narrow = is_shared(ins.space);
   u64 address[LANES];
   const u64* base = read<u64>(warp, place, mask);
   for (int l = 0; l < LANES; ++l) {
@@ -142,50 +144,6 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
   lane_ = -1;
   if (load)
     for (int e = 0; e < count; ++e) write<u64>(warp, ins.arg(0, e), loaded[e], mask);
-}
-
-void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
-  bool returns = ins.op == Op::atom;
-  const Operand &place = ins.arg(returns), &operand = ins.arg(returns + 1);
-  u32 size = static_cast<u32>(bytes_of(ins.type));
-  u64 address[LANES], old[LANES];
-  const u64* base = read<u64>(warp, place, mask);
-  bool narrow = ins.space != Word::global && ins.space != Word::none;
-  for (int l = 0; l < LANES; ++l) {
-    address[l] = base[l] + static_cast<u64>(place.offset);
-    if (narrow) address[l] = static_cast<u32>(address[l]);
-  }
-  const u64* values = read<u64>(warp, operand, mask);
-  for (int l = 0; l < LANES; ++l) {
-    if (!(mask >> l & 1)) continue;
-    lane_ = l;
-    u8* bytes = locate_byte(warp, ins, address[l], size, true);
-    order_access(warp, ins, 1u << l, bytes);
-    u64 was = 0, x = values[l], now = 0;
-    std::memcpy(&was, bytes, size);
-    bool less = !is_signed(ins.type) ? x < was
-                : size == 8          ? static_cast<s64>(x) < static_cast<s64>(was)
-                                     : static_cast<s32>(x) < static_cast<s32>(was);
-    switch (ins.mode) {
-      case Word::add:
-        now = ins.type == Type::f32 ? f32_bits(f32_of(static_cast<u32>(was)) + f32_of(static_cast<u32>(x))) : was + x;
-        break;
-      case Word::and_: now = was & x; break;
-      case Word::or_: now = was | x; break;
-      case Word::xor_: now = was ^ x; break;
-      case Word::exch: now = x; break;
-      case Word::min: now = less ? x : was; break;
-      case Word::max: now = less ? was : x; break;
-      case Word::inc: now = was >= x ? 0 : was + 1; break;
-      case Word::dec: now = was == 0 || was > x ? x : was - 1; break;
-      default: throw Problem("unsupported", "an atomic operation that the machine does not have");
-    }
-    if (ins.type == Type::f64) throw Problem("unsupported", "atomics of f64");
-    std::memcpy(bytes, &now, size);
-    old[l] = was;
-  }
-  lane_ = -1;
-  if (returns) write<u64>(warp, ins.arg(0), old, mask);
 }
 
 // 8x8 matrices of 16-bit elements: lane 8i + r holds the address of row r of matrix i; register i holds, in lane l, the
@@ -231,37 +189,9 @@ bool Machine::memory(Warp& warp, const Ins& ins, u32 mask) {
     case Op::red: atomic(warp, ins, mask); return true;
     case Op::ldmatrix:
     case Op::stmatrix: matrix(warp, ins, mask); return true;
-    case Op::prefetch:
-    case Op::prefetch_tensormap: return true;
-    case Op::cvta:
-    case Op::cvta_to: {
-      u64 base = ins.space == Word::param ? PARAM_SPACE : ins.space == Word::global ? 0 : SHARED_SPACE, out[LANES];
-      const u64* a = read<u64>(warp, ins.arg(1), mask);
-      for (int l = 0; l < LANES; ++l) out[l] = ins.op == Op::cvta ? a[l] | base : a[l] & ~base;
-      write<u64>(warp, ins.arg(0), out, mask);
-      return true;
-    }
-    case Op::mapa: {
-      u64 out[LANES];
-      const u64* a = read<u64>(warp, ins.arg(1), mask);
-      const u32* rank = read<u32>(warp, ins.arg(2), mask);
-      for (int l = 0; l < LANES; ++l) {
-        if ((mask >> l & 1) && rank[l] >= program_.cluster)
-          throw Problem("out of bounds", "mapa: CTA " + std::to_string(rank[l]) + " of a cluster of " +
-                                             std::to_string(program_.cluster));
-        out[l] = (a[l] & ~0xFF000000ull) | static_cast<u64>(rank[l]) << 24;
-      }
-      write<u64>(warp, ins.arg(0), out, mask);
-      return true;
-    }
-    case Op::getctarank: {
-      u64 out[LANES];
-      const u64* a = read<u64>(warp, ins.arg(1), mask);
-      for (int l = 0; l < LANES; ++l) out[l] = a[l] >> 24 & 0xFF;
-      write<u64>(warp, ins.arg(0), out, mask);
-      return true;
-    }
-    default: return false;
+    case Op::mov_wide: move_wide(warp, ins, mask); return true;
+    case Op::clock: read_clock(warp, ins, mask); return true;
+    default: return address_space(warp, ins, mask) || warp_matrix(warp, ins, mask);
   }
 }
 

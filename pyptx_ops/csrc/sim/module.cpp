@@ -1,6 +1,6 @@
 // pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
 //
-//   program = compile(words, names)      words: the kernel as the loader encodes it, int64
+//   program = compile(words, names, memory)   words: the kernel as the loader encodes it, int64
 //   executed, problem = run(program, grid, params, maps, segments, policy, seed, limit)
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
@@ -10,6 +10,7 @@
 
 #include <cstring>
 
+#include "forms.h"
 #include "machine.h"
 
 namespace {
@@ -57,6 +58,7 @@ Ins read_instruction(Words& words, const Program& program) {
   ins.op = static_cast<Op>(words.small());
   ins.type = static_cast<Type>(words.small());
   ins.src = static_cast<Type>(words.small());
+  ins.src_b = static_cast<Type>(words.small());
   ins.rnd = static_cast<Word>(words.small());
   ins.cmp = static_cast<Word>(words.small());
   ins.join = static_cast<Word>(words.small());
@@ -64,6 +66,8 @@ Ins read_instruction(Words& words, const Program& program) {
   ins.mode = static_cast<Word>(words.small());
   ins.flags = static_cast<u32>(words.next());
   ins.n = words.small();
+  ins.m = words.small();
+  ins.k = words.small();
   ins.order = static_cast<u32>(words.next());
   ins.line = words.small();
   ins.guard = words.small();
@@ -81,8 +85,11 @@ Ins read_instruction(Words& words, const Program& program) {
 std::unique_ptr<Program> read_program(Words words, std::string names) {
   auto program = std::make_unique<Program>();
   for (u32& size : program->block) size = static_cast<u32>(words.next());
-  program->cluster = static_cast<u32>(words.next());
+  for (u32& size : program->cluster_shape) size = static_cast<u32>(words.next());
+  program->cluster = program->cluster_shape[0] * program->cluster_shape[1] * program->cluster_shape[2];
   program->shared_bytes = static_cast<u32>(words.next());
+  program->dynamic_bytes = static_cast<u32>(words.next());
+  program->constant_bytes = static_cast<u32>(words.next());
   program->registers = static_cast<u32>(words.next());
   int slots = words.small(), presets = words.small(), count = words.small();
   size_t start = 0;
@@ -97,23 +104,39 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
     int slot = words.small(), what = words.small();
     program->presets.push_back({slot, static_cast<Special>(what), words.next()});
   }
-  for (int i = 0; i < count; ++i) program->code.push_back(read_instruction(words, *program));
+  for (int i = 0; i < count; ++i) {
+    program->code.push_back(read_instruction(words, *program));
+    Ins& ins = program->code.back();
+    try {
+      if (is_arithmetic(ins.op)) settle(ins, *program);
+    } catch (Problem& problem) {
+      problem.line = ins.line;
+      throw;
+    }
+  }
   return program;
 }
 
 void free_program(PyObject* capsule) { delete static_cast<Program*>(PyCapsule_GetPointer(capsule, CAPSULE)); }
 
 PyObject* compile_program(PyObject*, PyObject* args) {
-  const char *bytes, *names;
-  Py_ssize_t size;
-  if (!PyArg_ParseTuple(args, "y#s", &bytes, &size, &names)) return nullptr;
+  const char *bytes, *names, *memory;
+  Py_ssize_t size, memory_size;
+  if (!PyArg_ParseTuple(args, "y#sy#", &bytes, &size, &names, &memory, &memory_size)) return nullptr;
   try {
     auto program = read_program(words_of(bytes, size), names);
+    program->memory.resize(static_cast<size_t>(memory_size) + MEMORY_ALIGN);
+    std::memcpy(reinterpret_cast<u8*>(program->memory_base()), memory, static_cast<size_t>(memory_size));
     PyObject* capsule = PyCapsule_New(program.get(), CAPSULE, free_program);
     if (capsule) program.release();
     return capsule;
+  } catch (const Problem& problem) {
+    PyObject* arguments = Py_BuildValue("(is)", problem.line, problem.what());
+    if (arguments) PyErr_SetObject(PyExc_ValueError, arguments);
+    Py_XDECREF(arguments);
+    return nullptr;
   } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_ValueError, error.what());
+    PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
   }
 }
@@ -195,8 +218,17 @@ PyObject* run_program(PyObject*, PyObject* args) {
   return Py_BuildValue("(KO)", executed, Py_None);
 }
 
+PyObject* set_vectors(PyObject*, PyObject* wanted) {
+  int truth = PyObject_IsTrue(wanted);
+  if (truth < 0) return nullptr;
+  use_vectors(truth != 0);
+  return PyBool_FromLong(vectors());
+}
+
 PyMethodDef methods[] = {
-    {"compile", compile_program, METH_VARARGS, "The program of encoded words and the names of its registers."},
+    {"use_vectors", set_vectors, METH_O, "Whether kernels compiled from now on use AVX2 and FMA; whether they do."},
+    {"compile", compile_program, METH_VARARGS,
+     "The program of encoded words, the names of its registers, and the module's memory."},
     {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None)."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -217,7 +249,8 @@ PyMODINIT_FUNC PyInit__sim() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
 #define X(name, text) text,
-  bool ok = add_names(module, "OPERATIONS", {SIM_OPERATIONS(X)}) && add_names(module, "WORDS", {SIM_WORDS(X)});
+  bool ok = add_names(module, "OPERATIONS", {SIM_OPERATIONS(X)}) && add_names(module, "WORDS", {SIM_WORDS(X)}) &&
+            add_names(module, "SPECIALS", {SIM_SPECIALS(X)});
 #undef X
 #define X(name) #name,
   ok = ok && add_names(module, "TYPES", {SIM_TYPES(X)});

@@ -39,10 +39,9 @@ std::string Machine::name_of(u32 actor, const Cta* cta) const {
   local %= warps;
   text += std::to_string(local % each);
   if (cta && cta->rank == local / each && cta->cluster->number == actor >> 16) return text;
-  u32 across = launch_.grid[0] / program_.cluster, index = actor >> 16;
-  return text + " of CTA (" + std::to_string(index % across * program_.cluster + local / each) + ", " +
-         std::to_string(index / across % launch_.grid[1]) + ", " + std::to_string(index / across / launch_.grid[1]) +
-         ")";
+  u32 id[3];
+  place_cta(actor >> 16, local / each, id);
+  return text + " of CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
 }
 
 std::shared_ptr<const Clock> Machine::snapshot(Warp& warp) {

@@ -43,7 +43,10 @@ Machine::Machine(const Program& program, Launch launch, Settings settings)
       launch_(std::move(launch)),
       settings_(settings),
       random_(settings.seed * 4 + static_cast<u64>(settings.policy)) {
-  if (launch_.grid[0] % program.cluster) throw Problem("launch", "the grid is no multiple of the cluster");
+  for (int d = 0; d < 3; ++d)
+    if (launch_.grid[d] % program.cluster_shape[d]) throw Problem("launch", "the grid is no multiple of the cluster");
+  u64 variables = program.memory.size() - MEMORY_ALIGN - program.constant_bytes;
+  if (variables) launch_.segments.push_back({program.memory_base() + program.constant_bytes, variables});
   for (const auto& [offset, map] : launch_.maps) check_map(map);
 }
 
@@ -60,47 +63,21 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
   warp.busy.assign(program_.slots.size(), 0);
   warp.registers = program_.registers;
   warp.actor = cta.rank * static_cast<u32>(cta.warps.size()) + static_cast<u32>(index);
-  const u32* block = program_.block;
   for (const Preset& preset : program_.presets) {
     u64 lanes[LANES];
-    for (u32 l = 0; l < LANES; ++l) {
-      u32 thread = static_cast<u32>(index) * LANES + l;
-      const u32 tid[3] = {thread % block[0], thread / block[0] % block[1], thread / (block[0] * block[1])};
-      int what = static_cast<int>(preset.what);
-      auto axis = [&](Special first) { return what - static_cast<int>(first); };
-      switch (preset.what) {
-        case Special::tid_x:
-        case Special::tid_y:
-        case Special::tid_z: lanes[l] = tid[axis(Special::tid_x)]; break;
-        case Special::ntid_x:
-        case Special::ntid_y:
-        case Special::ntid_z: lanes[l] = block[axis(Special::ntid_x)]; break;
-        case Special::ctaid_x:
-        case Special::ctaid_y:
-        case Special::ctaid_z: lanes[l] = cta.id[axis(Special::ctaid_x)]; break;
-        case Special::nctaid_x:
-        case Special::nctaid_y:
-        case Special::nctaid_z: lanes[l] = launch_.grid[axis(Special::nctaid_x)]; break;
-        case Special::laneid: lanes[l] = l; break;
-        case Special::warpid: lanes[l] = static_cast<u32>(index); break;
-        case Special::cluster_ctarank: lanes[l] = cta.rank; break;
-        case Special::cluster_nctarank: lanes[l] = program_.cluster; break;
-        case Special::clusterid_x: lanes[l] = cta.id[0] / program_.cluster; break;
-        case Special::nclusterid_x: lanes[l] = launch_.grid[0] / program_.cluster; break;
-        case Special::shared_symbol: lanes[l] = cta.rank * WINDOW + SHARED_BASE + static_cast<u64>(preset.value); break;
-        default: lanes[l] = 0; break;
-      }
-    }
+    for (u32 l = 0; l < LANES; ++l) lanes[l] = special(preset, cta, warp, l);
     Operand target;
     target.kind = Operand::reg;
     target.slot = preset.slot;
-    write<u64>(warp, target, lanes, ALL);
+    if (program_.slots[static_cast<size_t>(preset.slot)].pred)
+      write_pred(warp, target, lanes[0] ? ALL : 0, ALL);
+    else
+      write<u64>(warp, target, lanes, ALL);
   }
 }
 
 std::unique_ptr<Cluster> Machine::start(u32 index) {
   auto cluster = std::make_unique<Cluster>();
-  u32 across = launch_.grid[0] / program_.cluster;
   cluster->ctas.resize(program_.cluster);
   u32 warps = (program_.threads() + LANES - 1) / LANES;
   cluster->actors = 2 * warps * program_.cluster;
@@ -109,11 +86,10 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
     Cta& cta = cluster->ctas[rank];
     cta.cluster = cluster.get();
     cta.rank = rank;
-    cta.id[0] = index % across * program_.cluster + rank;
-    cta.id[1] = index / across % launch_.grid[1];
-    cta.id[2] = index / across / launch_.grid[1];
+    place_cta(index, rank, cta.id);
     cta.data.assign(program_.shared_bytes, 0xCB);
     cta.state.assign(program_.shared_bytes, static_cast<u8>(Byte::unset));
+    cta.origin.assign(program_.shared_bytes / CHUNK + 1, Origin());
     cta.shadow = std::make_unique<Shadow>(program_.shared_bytes);
     cta.warps.resize(warps);
     for (u32 w = 0; w < warps; ++w) start_warp(cta, cta.warps[w], static_cast<int>(w));
@@ -271,7 +247,7 @@ void Machine::check_exit(Cluster& cluster) {
 }
 
 void Machine::run() {
-  u32 total = launch_.grid[0] / program_.cluster * launch_.grid[1] * launch_.grid[2];
+  u32 total = launch_.grid[0] * launch_.grid[1] * launch_.grid[2] / program_.cluster;
   std::vector<u32> order(total);
   for (u32 i = 0; i < total; ++i) order[i] = i;
   bool shuffles = settings_.policy == Policy::random;

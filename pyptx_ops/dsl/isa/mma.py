@@ -142,7 +142,8 @@ def _wgmma(registers: bool, sparse: bool) -> tuple[Row, ...]:
                 path,
                 f"wgmma.mma_async{'.sp' if sparse else ''}.sync.aligned{{.shape!:{shapes}}}{{.dtype!:{d}}}"
                 f"{{.atype!:{a}}}{{.btype!:{b}}}{tail}",
-                operands, "8.2" if sparse else "8.0", "sm_90a", rules=(_pairs,), meaning="wgmma",
+                operands, "8.2" if sparse else "8.0", "sm_90a", rules=(_pairs,),
+                meaning="wgmma.sp" if sparse else "wgmma",
                 doc=f"A in {where}, B in shared memory" + (", A 2:4 sparse." if sparse else "."),
             )
         )  # fmt: skip

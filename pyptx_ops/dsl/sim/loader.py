@@ -14,6 +14,8 @@ from ..check import forms_of
 from ..errors import Location
 from ..ir import Address, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, TensorCoordinates, Vector
 from ..isa.row import Form, Value
+from ..types import SPECIAL_REGISTERS
+from .operands import ALIASES, REFUSED, in_order
 from .ptx import Line, PtxError, Text, read
 
 try:
@@ -30,21 +32,25 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
-    "relaxed": 256,
+    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048,
 }  # fmt: skip
-AXES = ("tid", "ntid", "ctaid", "nctaid")
-SPECIAL_NAMES = (
-    *(f"{name}.{axis}" for name in AXES for axis in "xyz"),
-    "laneid", "warpid", "cluster_ctarank", "cluster_nctarank", "clusterid.x", "nclusterid.x",
-)  # fmt: skip
-SPECIALS = {name: number for number, name in enumerate(SPECIAL_NAMES)}  # in the order of the core's enumeration
-SHARED_SYMBOL = len(SPECIALS)
+SPECIALS = {name: number for number, name in enumerate(_sim.SPECIALS)}
+CLOCKS = {
+    "clock": "lo",
+    "clock64": "lo",
+    "clock_hi": "hi",
+    "globaltimer": "lo",
+    "globaltimer_lo": "lo",
+    "globaltimer_hi": "hi",
+}
 NONE, REGISTER, LITERAL = range(3)
+HIGH = ".hi"  # the upper half of a register of 128 bits
+TYPE_BITS = {"u32": 32, "b32": 32, "u64": 64, "pred": 1}
 
 # Modifiers that change no value and no order that is modelled.
 HINTS = frozenset(
     ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
-     "sem", "scope", "vec", "shape", "num", "dim", "variant"]
+     "sem", "scope", "vec", "shape", "num", "dim", "variant", "oob", "noftz", "mmio", "primary", "secondary"]
 )  # fmt: skip
 STRONG, ACQUIRE, RELEASE, SCOPE_SHIFT = 1, 2, 4, 4
 SEMANTICS = {
@@ -52,8 +58,15 @@ SEMANTICS = {
     "acq_rel": STRONG | ACQUIRE | RELEASE, "sc": STRONG | ACQUIRE | RELEASE,
 }  # fmt: skip
 SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}
-SATURATING = ("add.float", "sub.float", "mul.float", "fma")
+
+# The modifiers that an instruction's words carry, as the core reads them; of several the first that is given.
+TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
+MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half"))
+CARRY = Register("CC.CF")  # what .cc writes and addc, subc, madc read
+READS_CARRY = ("addc", "subc", "madc")
+WRITES_CARRY = ("add.cc", "sub.cc")
 REGISTERS_PER_SM = 65536
+MEMORY_ALIGN = 256  # of the constants and of the variables of a module
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,7 @@ class Program:
     handle: object
     params: Mapping[str, tuple[int, int]]
     param_bytes: int
-    cluster: int
+    cluster: tuple[int, int, int]
     lines: Mapping[int, str]
     locations: Mapping[int, Location]
 
@@ -87,8 +100,6 @@ def load(
     instructions: the same kernel's IR in order, for its Python lines.
     Raises PtxError for what the core cannot run.
     """
-    if cluster[1:] != (1, 1):
-        raise PtxError(f"clusters along x are simulated, got {cluster}")
     parsed = read(text)
     encoder = _Encoder(parsed, shared_memory)
     code = array("q")
@@ -99,12 +110,19 @@ def load(
             raise PtxError(f"{parsed.entry}: PTX line {line.number}: {line.opcode}: {error}") from error
     threads = block[0] * block[1] * block[2]
     registers = min(REGISTERS_PER_SM // (threads * parsed.min_blocks) // 8 * 8, 255)
-    head = [*block, cluster[0], encoder.shared_bytes, registers]
+    constants, variables = bytes(parsed.constants), bytes(parsed.variables)
+    constants = constants.ljust(-(-len(constants) // MEMORY_ALIGN) * MEMORY_ALIGN, b"\0")
+    head = [*block, *cluster, encoder.shared_bytes, shared_memory, len(constants), registers]
     head += [len(encoder.bits), len(encoder.presets) // 3, len(parsed.lines), *encoder.bits, *encoder.presets]
-    handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots))
+    try:
+        handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots), constants + variables)
+    except ValueError as error:
+        number, message = error.args
+        opcode = next(line.opcode for line in parsed.lines if line.number == number)
+        raise PtxError(f"{parsed.entry}: PTX line {number}: {opcode}: {message}") from error
     source = text.splitlines()
     return Program(
-        parsed.entry, handle, parsed.params, parsed.param_bytes, cluster[0],
+        parsed.entry, handle, parsed.params, parsed.param_bytes, cluster,
         {line.number: source[line.number - 1].strip() for line in parsed.lines},
         {line.number: i.location for line, i in zip(parsed.lines, instructions) if i.location is not None},
     )  # fmt: skip
@@ -119,6 +137,7 @@ class _Encoder:
         self.bits: list[int] = []
         self.presets: list[int] = []
         self.symbols: dict[str, int] = {}
+        text.registers.setdefault(CARRY.name, 1)
         offset = 0
         for name, size in text.shared.items():
             if size is not None:
@@ -131,20 +150,28 @@ class _Encoder:
 
     def instruction(self, line: Line) -> list[int]:
         form, values = _decode(line)
-        meaning = form.row.meaning
-        if meaning not in OPERATIONS:
-            raise ValueError("the simulator has no meaning for this instruction")
+        meaning = _meaning(form, values, line)
         flags = _flags(form, values)
         guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
-        kind, source = values.get("type") or values.get("dtype"), values.get("src") or values.get("atype")
-        if meaning == "cvt.pack":
-            source = "f32"
-        words = [OPERATIONS[meaning], _number(TYPES, kind), _number(TYPES, source)]
-        mode = next((values[n] for n in ("op", "action", "mode") if values.get(n) and values[n] != "tile"), None)
-        words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
-        words += [_number(WORDS, mode), flags, self._extra(line, values), _order(meaning, values), line.number]
+        types = ["b64" if values[name] == "b128" else values[name] for name in TYPE_WORDS if values.get(name)]
+        types = [*(*types, None, None)[:2], values.get("btype")]  # b128 is two registers
+        words = [OPERATIONS[meaning], *(_number(TYPES, kind) for kind in types)]
+        if form.row.meaning == "atom.cas":
+            values["op"] = "cas"
+        if meaning == "clock":
+            values["mode"] = self._clock(line)
+        for names in MODIFIER_WORDS:
+            given = (values[name] for name in names if values.get(name) and values[name] != "tile")
+            words.append(_number(WORDS, next(given, None)))
+        words += [flags, *self._sizes(line, values), _order(meaning, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
-        arguments = [run for operand in line.operands for run in self._runs(operand, meaning)]
+        named = dict(zip([operand.name for operand in form.operands], line.operands))
+        operands = in_order(meaning, named)
+        arguments = [run for operand in operands for run in self._runs(operand, meaning)]
+        if meaning in WRITES_CARRY or values.get("cc"):
+            arguments[0].append(self._one(CARRY))
+        if meaning in READS_CARRY:
+            arguments.append([self._one(CARRY)])
         words.append(len(arguments))
         for run in arguments:
             words.append(len(run))
@@ -152,23 +179,30 @@ class _Encoder:
                 words += operand
         return words
 
-    def _extra(self, line: Line, values: Mapping[str, Value]) -> int:
-        """wgmma's N, or where a branch goes."""
+    def _sizes(self, line: Line, values: Mapping[str, Value]) -> tuple[int, int, int]:
+        """N, M and K of a matrix shape; where a branch goes."""
         if line.opcode.startswith("bra"):
             (target,) = line.operands
             assert isinstance(target, Symbol)
-            return self.text.labels[target.name]
-        shape = re.match(r"m64n(\d+)k", str(values.get("shape")))
-        return int(shape[1]) if shape else 0
+            return self.text.labels[target.name], 0, 0
+        shape = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", str(values.get("shape")))
+        return (int(shape[2]), int(shape[1]), int(shape[3])) if shape else (0, 0, 0)
 
     def _runs(self, operand: Operand, meaning: str) -> list[list[list[int]]]:
         if isinstance(operand, Vector):
-            return [[self._one(element) for element in operand.elements]]
+            return [[word for element in operand.elements for word in self._words(element)]]
         if isinstance(operand, Pair):
             return [[self._one(operand.first), self._one(operand.second)]]
         if isinstance(operand, TensorCoordinates):
             return [[self._one(operand.map)], [self._one(element) for element in operand.coordinates.elements]]
-        return [] if meaning == "bra" else [[self._one(operand)]]
+        return [] if meaning == "bra" else [self._words(operand)]
+
+    def _words(self, operand: Operand) -> list[list[int]]:
+        """A register of 128 bits is two."""
+        one = self._one(operand)
+        if isinstance(operand, Register) and self.text.registers.get(operand.name) == 128:
+            return [one, [REGISTER, self._slot(operand.name + HIGH), 0, 0, 0]]
+        return [one]
 
     def _one(self, operand: Operand) -> list[int]:
         """kind, slot, negated, value, offset."""
@@ -185,7 +219,7 @@ class _Encoder:
         assert isinstance(operand, Symbol)
         if operand.name in self.text.params:
             return [LITERAL, -1, 0, self.text.params[operand.name][0], 0]
-        if operand.name in self.symbols:
+        if operand.name in self.symbols or operand.name in self.text.places:
             return [REGISTER, self._slot(operand.name), 0, 0, 0]
         raise ValueError(f"the simulator does not know the symbol {operand.name}")
 
@@ -194,17 +228,44 @@ class _Encoder:
         if found is not None:
             return found
         slot = self.slots[name] = len(self.slots)
-        if name in self.text.registers:
-            self.bits.append(self.text.registers[name])
+        if name.removesuffix(HIGH) in self.text.registers:
+            self.bits.append(min(self.text.registers[name.removesuffix(HIGH)], 64))
             return slot
-        self.bits.append(32)
+        special = name.lstrip("%")
         if name in self.symbols:
-            self.presets += [slot, SHARED_SYMBOL, self.symbols[name]]
-        elif name.lstrip("%") in SPECIALS:
-            self.presets += [slot, SPECIALS[name.lstrip("%")], 0]
+            preset, bits = [SPECIALS["shared symbol"], self.symbols[name]], 32
+        elif name in self.text.places:
+            space, offset = self.text.places[name]
+            offset += 0 if space == "const" else -(-len(self.text.constants) // MEMORY_ALIGN) * MEMORY_ALIGN
+            preset, bits = [SPECIALS["memory symbol"], offset], 64
+        elif special in SPECIALS:
+            preset, bits = [SPECIALS[special], 0], TYPE_BITS[SPECIAL_REGISTERS[special]]
         else:
             raise ValueError(f"the simulator does not have the register {name}")
+        self.bits.append(bits)
+        self.presets += [slot, *preset]
         return slot
+
+    def _clock(self, line: Line) -> str:
+        """Which half of the time a `mov` reads."""
+        source = line.operands[1]
+        assert isinstance(source, Register)
+        return CLOCKS[source.name.lstrip("%")]
+
+
+def _meaning(form: Form, values: Mapping[str, Value], line: Line) -> str:
+    """The core's name for what a form does. Raises ValueError where it has none."""
+    meaning = ALIASES.get(form.row.meaning, form.row.meaning)
+    if meaning.startswith("mov"):
+        source = line.operands[1]
+        if isinstance(source, Register) and source.name.lstrip("%") in CLOCKS:
+            meaning = "clock"
+        elif values.get("type") == "b128":
+            meaning = "mov.b128"
+    if meaning not in OPERATIONS:
+        reason = REFUSED.get(form.row.meaning)
+        raise ValueError("the simulator has no meaning for this instruction" + (f": {reason}" if reason else ""))
+    return meaning
 
 
 def _number(table: Mapping[str, int], name: Value) -> int:
@@ -260,7 +321,7 @@ def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
 
 
 def _flags(form: Form, values: Mapping[str, Value]) -> int:
-    known = {"type", "src", "dtype", "atype", "btype", "rnd", "cmp", "bool", "space", "op", "action", "mode"}
+    known = {"ctype", *TYPE_WORDS, *(name for names in MODIFIER_WORDS for name in names)}
     flags = 0
     for name, value in values.items():
         if not value or name in known or name in HINTS:
@@ -270,10 +331,6 @@ def _flags(form: Form, values: Mapping[str, Value]) -> int:
         flags |= FLAGS[name]
     if values.get("sem") == "relaxed":
         flags |= FLAGS["relaxed"]
-    if flags & FLAGS["sat"] and form.row.meaning not in SATURATING:
-        raise ValueError("the simulator does not have .sat here")
-    if flags & FLAGS["relu"]:
-        raise ValueError("the simulator does not have .relu")
     return flags
 
 

@@ -30,6 +30,7 @@ class Text:
 
     registers: name -> declared bits.  labels: name -> index of the instruction that follows.
     params: symbol -> (offset, bytes).  shared: symbol -> bytes, or None for the dynamic array.
+    constants, variables: of the module, as they lie in memory.  places: symbol -> (its space, offset there).
     """
 
     entry: str = ""
@@ -40,12 +41,16 @@ class Text:
     param_bytes: int = 0
     shared: dict[str, int | None] = field(default_factory=dict)
     min_blocks: int = 1
+    constants: bytearray = field(default_factory=bytearray)
+    variables: bytearray = field(default_factory=bytearray)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
-_BITS = {"pred": 1, "b8": 16, "b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64}
+_BITS = {"pred": 1, "b8": 16, "b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "b128": 128}
 _INSTRUCTION = re.compile(r"(?:@(!?)([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*?)\s*;")
 _PARAM = re.compile(r"\.param (?:\.align (\d+) )?\.(\w+) ([\w$]+)(?:\[(\d+)\])?,?")
 _SHARED = re.compile(r"(?:\.extern )?\.shared (?:\.align (\d+) )?\.b8 ([\w$]+)\[(\d*)\];")
+_MEMORY = re.compile(r"\.(global|const) \.align (\d+) \.(\w+) ([\w$]+)\[(\d+)\](?: = \{(.*)\})?;")
 _ENTRY = re.compile(r"(?:\.visible )?\.entry ([\w$]+)\(")
 _SKIPPED = (".version", ".target", ".address_size", ".maxntid", ".maxnreg", ".explicitcluster", ".reqnctapercluster")
 
@@ -74,12 +79,18 @@ def _read_line(result: Text, line: str, number: int) -> None:
         result.entry = match[1]
     elif match := _PARAM.fullmatch(line):
         size = int(match[4]) if match[4] else int(re.sub(r"\D", "", match[2])) // 8
-        align = int(match[1] or size)
-        offset = -(-result.param_bytes // align) * align
+        boundary = int(match[1] or size)
+        offset = -(-result.param_bytes // boundary) * boundary
         result.params[match[3]] = offset, size
         result.param_bytes = offset + size
     elif match := _SHARED.fullmatch(line):
         result.shared[match[2]] = int(match[3]) if match[3] else None
+    elif match := _MEMORY.fullmatch(line):
+        space, align, kind, name, count, values = match.groups()
+        memory = result.constants if space == "const" else result.variables
+        memory.extend(bytes(-len(memory) % int(align)))
+        result.places[name] = space, len(memory)
+        memory.extend(_initial(kind, int(count), values.split(", ") if values else []))
     elif line.startswith(".minnctapersm"):
         result.min_blocks = int(line.split()[1])
     elif line.startswith(_SKIPPED):
@@ -91,6 +102,13 @@ def _read_line(result: Text, line: str, number: int) -> None:
         result.lines.append(Line(number, opcode, parsed, Negated(name) if name and negated else name))
     else:
         raise ValueError("not understood")
+
+
+def _initial(kind: str, count: int, values: list[str]) -> bytes:
+    """The bytes of an array of a type such as "u32" with its first elements given."""
+    size = int(re.sub(r"\D", "", kind)) // 8
+    words = [int(v[2:], 16) if v[:2] in ("0f", "0d") else int(v, 0) & (1 << 8 * size) - 1 for v in values]
+    return b"".join(word.to_bytes(size, "little") for word in words).ljust(count * size, b"\0")
 
 
 def _declare(result: Text, line: str) -> None:
