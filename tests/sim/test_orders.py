@@ -92,12 +92,11 @@ def last_of_all(fence: bool) -> Kernel:
             if fence:
                 ptx.membar(level="gl")
         ptx.bar.sync(0)
-        with k.if_(ptx.ld(slot.reg(), space="shared::cta", type="u32") == 2):
-            with k.if_(thread == 0):
-                total = k.var("u32", 0)
-                for i in k.range(0, 3 * 64):
-                    total += ptx.ld(parts + ptx.mul.wide(i, 4), space="global", type="u32")
-                ptx.st(out, total, space="global")
+        with k.if_(ptx.ld(slot.reg(), space="shared::cta", type="u32") == 2), k.if_(thread == 0):
+            total = k.var("u32", 0)
+            for i in k.range(0, 3 * 64):
+                total += ptx.ld(parts + ptx.mul.wide(i, 4), space="global", type="u32")
+            ptx.st(out, total, space="global")
         ptx.ret()
     return k
 
@@ -125,7 +124,9 @@ def two_writers(apart: int, kind: str, same_cta: bool) -> Kernel:
 
 
 @pytest.mark.parametrize("same_cta", [True, False])
-@pytest.mark.parametrize("apart, kind, wanted", [(0, "b16", "race"), (2, "b16", "right"), (0, "b8", "race"), (1, "b8", "right")])  # fmt: skip
+@pytest.mark.parametrize("apart, kind, wanted", [
+    (0, "b16", "race"), (2, "b16", "right"), (0, "b8", "race"), (1, "b8", "right"),
+])  # fmt: skip
 def test_bytes_of_a_word_are_told_apart(apart: int, kind: str, wanted: str, same_cta: bool) -> None:
     out = torch.zeros(4, dtype=torch.uint8)
     grid = 1 if same_cta else 2

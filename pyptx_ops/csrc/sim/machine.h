@@ -46,8 +46,8 @@ struct MBarrier {
   int line = 0;
   u32 actor = 0;
   Epoch initialised;
-  bool published = false;                             // by fence.mbarrier_init
-  Clock gathering, done, gathering_far, done_far;     // of this phase and of those before, also from other CTAs
+  bool published = false;                          // by fence.mbarrier_init
+  Clock gathering, done, gathering_far, done_far;  // of this phase and of those before, also from other CTAs
 };
 
 struct NamedBarrier {
@@ -67,6 +67,7 @@ struct Group {
   Wait wait = Wait::none;
   u32 address = 0, parity = 0, wanted = 0;  // of what it waits for
   u64 generation = 0;
+  u64 since = 0;  // when it began to wait, where that is traced
 };
 
 struct Wgmma {
@@ -83,6 +84,8 @@ struct Wgmma {
 struct WgmmaGroup {
   size_t left = 0;         // wgmmas that were not carried out yet
   u32 last = 0;            // the number of the last one
+  u64 since = 0;           // when the first one was issued, and its line
+  int line = 0;
   std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
   struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
     u32 tile_a, tile_b;
@@ -176,12 +179,20 @@ struct Copy {
   std::vector<u8> snapshot;            // the source, where it was read at issue
   std::shared_ptr<const Clock> known;  // to its issuer
   u32 issued = 0, number = 0;          // the issuer's clock; of a store's group, from 1
+  u64 since = 0;                       // when it was issued
+};
+
+// Something that took a while, for a trace. times: warp instructions executed so far.
+struct Event {
+  enum Kind : s64 { run, wait, load, store, wgmma };
+  s64 kind, cta, warp, begin, end, line, what, address, number;
 };
 
 struct Settings {
   Policy policy = Policy::lazy;
   u64 seed = 0;
   u64 limit = 0;  // instructions of warps, 0 for none
+  bool trace = false;
 };
 
 struct Launch {
@@ -195,7 +206,9 @@ class Machine {
  public:
   Machine(const Program& program, Launch launch, Settings settings);
   void run();
+  void trace_open();
   u64 executed = 0;
+  std::vector<Event> events;  // where the launch is traced
 
  private:
   const Program& program_;
@@ -212,6 +225,15 @@ class Machine {
   u64 scratch64_[8][LANES];
   int next_scratch_ = 0;
   int lane_ = -1;  // the lane at fault, for reports
+  std::pair<const Warp*, u64> turn_{nullptr, 0};  // whose it is, and since when
+
+  // trace.cpp
+  void record(Event::Kind kind, const Warp& warp, u64 begin, int line, s64 what, u64 address, u64 number);
+  bool traced_ready(Warp& warp, Group& group);
+  void trace_wait(const Warp& warp, const Group& group);
+  void trace_turn();
+  void trace_copy(const Copy& copy);
+  void trace_wgmmas(const Warp& warp, const WgmmaGroup& group);
 
   // scheduler.cpp
   std::unique_ptr<Cluster> start(u32 index);

@@ -132,7 +132,8 @@ bool Machine::ready(Warp& warp, Group& group) {
 int Machine::runnable(Warp& warp) {
   int best = -1;
   for (size_t i = 0; i < warp.groups.size(); ++i)
-    if (ready(warp, warp.groups[i]) && (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
+    if ((settings_.trace ? traced_ready(warp, warp.groups[i]) : ready(warp, warp.groups[i])) &&
+        (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
       best = static_cast<int>(i);
   return best;
 }
@@ -147,6 +148,7 @@ void Machine::settle(Warp& warp) {
         ++j;
         continue;
       }
+      if (settings_.trace) trace_wait(warp, a), trace_wait(warp, b), a.since = 0;
       a.mask |= b.mask;
       a.wait = Wait::none;
       warp.groups.erase(warp.groups.begin() + static_cast<std::ptrdiff_t>(j));
@@ -284,7 +286,9 @@ void Machine::run() {
     bool progress = false;
     for (Warp* warp : warps) {
       if (warp->alive == 0) continue;
+      turn_ = {warp, executed};
       progress |= turn(*warp, quantum);
+      if (settings_.trace) trace_turn();
       if (shuffles) {
         progress |= advance_copies(false);
         if (!warp->queue.empty() && random_() % 4 == 0) carry_out_wgmma(*warp);

@@ -165,6 +165,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
     warp.valid[slot] = 0;
   }
   ++group.left;
+  if (!group.last) group.since = executed, group.line = ins.line;
   group.last = op.number;
   warp.queue.push_back(std::move(op));
   if (settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2))
@@ -179,6 +180,7 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
     u32 warps = program_.cluster * static_cast<u32>(warp.cta->warps.size());
     warp.now.reach(warps + warp.actor, warp.wgmma_groups.front().last);
     warp.shot.reset();
+    if (settings_.trace) trace_wgmmas(warp, warp.wgmma_groups.front());
     warp.wgmma_groups.pop_front();
   }
 }
