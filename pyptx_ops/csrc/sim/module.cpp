@@ -67,6 +67,7 @@ Ins read_instruction(Words& words, const Program& program) {
   ins.n = words.small();
   ins.m = words.small();
   ins.k = words.small();
+  ins.order = static_cast<u32>(words.next());
   ins.line = words.small();
   ins.guard = words.small();
   ins.guard_not = words.next() != 0;

@@ -63,8 +63,6 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
   warp.busy.assign(program_.slots.size(), 0);
   warp.registers = program_.registers;
   warp.actor = cta.rank * static_cast<u32>(cta.warps.size()) + static_cast<u32>(index);
-  warp.now.reach(warp.actor, 1);
-  warp.now.proxied.clear();
   for (const Preset& preset : program_.presets) {
     u64 lanes[LANES];
     for (u32 l = 0; l < LANES; ++l) lanes[l] = special(preset, cta, warp, l);
@@ -83,6 +81,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
   cluster->ctas.resize(program_.cluster);
   u32 warps = (program_.threads() + LANES - 1) / LANES;
   cluster->actors = 2 * warps * program_.cluster;
+  cluster->number = index;
   for (u32 rank = 0; rank < program_.cluster; ++rank) {
     Cta& cta = cluster->ctas[rank];
     cta.cluster = cluster.get();
@@ -91,7 +90,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
     cta.data.assign(program_.shared_bytes, 0xCB);
     cta.state.assign(program_.shared_bytes, static_cast<u8>(Byte::unset));
     cta.origin.assign(program_.shared_bytes / CHUNK + 1, Origin());
-    cta.shadow = std::make_unique<Shadow>(program_.shared_bytes, warps * program_.cluster, warps);
+    cta.shadow = std::make_unique<Shadow>(program_.shared_bytes);
     cta.warps.resize(warps);
     for (u32 w = 0; w < warps; ++w) start_warp(cta, cta.warps[w], static_cast<int>(w));
   }
@@ -109,7 +108,7 @@ bool Machine::ready(Warp& warp, Group& group) {
     case Wait::named:
       if (warp.cta->named[group.address].generation == group.generation) return false;
       ++group.pc;  // its arrival has been counted
-      warp.now.learn(warp.cta->named[group.address].done);
+      acquire(warp, warp.alive, warp.cta->named[group.address].done);
       break;
     case Wait::cluster:
       if (warp.cta->cluster->phase == group.generation) return false;

@@ -52,6 +52,12 @@ HINTS = frozenset(
     ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
      "sem", "scope", "vec", "shape", "num", "dim", "variant", "noftz", "mmio", "primary", "secondary"]
 )  # fmt: skip
+STRONG, ACQUIRE, RELEASE, SCOPE_SHIFT = 1, 2, 4, 4
+SEMANTICS = {
+    "relaxed": STRONG, "acquire": STRONG | ACQUIRE, "release": STRONG | RELEASE,
+    "acq_rel": STRONG | ACQUIRE | RELEASE, "sc": STRONG | ACQUIRE | RELEASE,
+}  # fmt: skip
+SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}
 SATURATING = ("add.float", "sub.float", "mul.float", "fma")
 REGISTERS_PER_SM = 65536
 MEMORY_ALIGN = 256  # of the constants and of the variables of a module
@@ -148,7 +154,7 @@ class _Encoder:
             else next((values[n] for n in ("op", "action", "mode") if values.get(n) and values[n] != "tile"), None)
         )
         words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
-        words += [_number(WORDS, mode), flags, *self._sizes(line, values), line.number]
+        words += [_number(WORDS, mode), flags, *self._sizes(line, values), _order(meaning, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
         named = dict(zip([operand.name for operand in form.operands], line.operands))
         operands = in_order(meaning, named)
@@ -255,6 +261,18 @@ def _number(table: Mapping[str, int], name: Value) -> int:
     if name not in table:
         raise ValueError(f"the simulator does not have .{name}")
     return table[str(name)]
+
+
+def _order(meaning: str, values: Mapping[str, Value]) -> int:
+    """What an access or a fence orders, as in the core's `Order`, and its scope in the upper bits; 0 says nothing."""
+    sem, scope = values.get("sem"), values.get("scope")
+    if meaning in ("atom", "red"):
+        sem, scope = sem or "relaxed", scope or "gpu"
+    elif meaning == "membar":
+        sem, scope = "sc", {"cta": "cta", "gl": "gpu", "sys": "sys"}[str(values["level"])]
+    elif values.get("volatile"):
+        sem, scope = "relaxed", "sys"
+    return (SEMANTICS[str(sem)] if sem else 0) | (SCOPES[str(scope)] << SCOPE_SHIFT if scope else 0)
 
 
 def _decode(line: Line) -> tuple[Form, dict[str, Value]]:
