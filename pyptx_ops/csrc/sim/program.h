@@ -54,6 +54,11 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(mbarrier_try_wait, "mbarrier.try_wait.parity") \
   X(tma_load, "tma.load") X(tma_store, "tma.store") X(tma_prefetch, "tma.prefetch") \
   X(bulk_load, "bulk.load") X(bulk_store, "bulk.store") X(bulk_commit, "bulk.commit_group") \
+  X(bulk_exchange, "bulk.shared") X(element_copy, "cp.async") X(element_commit, "cp.async.commit_group") \
+  X(element_wait, "cp.async.wait_group") X(element_wait_all, "cp.async.wait_all") \
+  X(element_arrive, "cp.async.mbarrier.arrive") X(st_async, "st.async") X(red_async, "red.async") \
+  X(tensormap_replace, "tensormap.replace") X(tensormap_publish, "tensormap.cp_fenceproxy") \
+  X(tensormap_release, "fence.proxy.tensormap.release") X(tensormap_acquire, "fence.proxy.tensormap.acquire") \
   X(bulk_wait, "bulk.wait_group") \
   X(wgmma, "wgmma") X(wgmma_fence, "wgmma.fence") X(wgmma_commit, "wgmma.commit_group") \
   X(wgmma_wait, "wgmma.wait_group") \
@@ -75,6 +80,9 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(rn, "rn") X(rz, "rz") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
   X(global, "global") X(shared, "shared") X(shared_cta, "shared::cta") X(shared_cluster, "shared::cluster") \
   X(param, "param") X(const_, "const") X(local, "local") X(cas, "cas") \
+  X(global_address, "global_address") X(rank, "rank") X(box_dim, "box_dim") X(global_dim, "global_dim") \
+  X(element_stride, "element_stride") X(global_stride, "global_stride") X(elemtype, "elemtype") \
+  X(interleave_layout, "interleave_layout") X(swizzle_mode, "swizzle_mode") X(fill_mode, "fill_mode") \
   X(up, "up") X(down, "down") X(bfly, "bfly") X(idx, "idx") X(all, "all") X(any, "any") X(uni, "uni") \
   X(inc, "inc") X(dec, "dec") X(add, "add") X(min, "min") X(max, "max") X(exch, "exch")
 // clang-format on
@@ -104,7 +112,8 @@ enum Flag : u32 {
   READ = 32,
   SATFINITE = 64,
   MULTICAST = 128,
-  RELAXED = 256
+  RELAXED = 256,
+  NOINC = 1 << 16
 };
 
 // What an access or a fence orders, and in its upper bits for whom: 1 the CTA, 2 the cluster, 3 the device.

@@ -32,7 +32,7 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
-    "relaxed": 256,
+    "relaxed": 256, "noinc": 1 << 16,
 }  # fmt: skip
 SPECIALS = {name: number for number, name in enumerate(_sim.SPECIALS)}
 CLOCKS = {
@@ -151,7 +151,9 @@ class _Encoder:
             if form.row.meaning == "atom.cas"
             else self._clock(line)
             if meaning == "clock"
-            else next((values[n] for n in ("op", "action", "mode") if values.get(n) and values[n] != "tile"), None)
+            else next(
+                (values[n] for n in ("op", "action", "mode", "field") if values.get(n) and values[n] != "tile"), None
+            )
         )
         words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
         words += [_number(WORDS, mode), flags, *self._sizes(line, values), _order(meaning, values), line.number]
@@ -308,7 +310,22 @@ def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
 
 
 def _flags(form: Form, values: Mapping[str, Value]) -> int:
-    known = {"type", "src", "dtype", "atype", "btype", "ctype", "rnd", "cmp", "bool", "space", "op", "action", "mode"}
+    known = {
+        "type",
+        "src",
+        "dtype",
+        "atype",
+        "btype",
+        "ctype",
+        "rnd",
+        "cmp",
+        "bool",
+        "space",
+        "op",
+        "action",
+        "mode",
+        "field",
+    }
     flags = 0
     for name, value in values.items():
         if not value or name in known or name in HINTS:
