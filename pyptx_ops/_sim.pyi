@@ -5,7 +5,13 @@ SPECIALS: tuple[str, ...]
 
 def compile(words: bytes, names: str, memory: bytes, /) -> object:
     """A program of the words that `dsl.sim.loader` encodes, the names of its registers, a line each, and the memory
-    of the module: constants, then variables."""
+    of the module: constants, then variables.
+
+    Raises ValueError(PTX line, message) for a form that the core does not have.
+    """
+
+def use_vectors(wanted: bool, /) -> bool:
+    """Whether kernels compiled from now on use AVX2 and FMA where the processor has them. Returns whether they do."""
 
 def run(
     program: object,

@@ -24,14 +24,16 @@ from .golden import WIDE, Golden
 from .kernels import outputs
 from .machines import Gpu, Simulator
 from .modules import DIRECTORY, build
+from .tables import read
 
-OUTPUTS = "outputs.xz"
+OUTPUTS, TABLES = "outputs.xz", "tables.xz"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", action="store_true")
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--tables", action="store_true")
     parser.add_argument("--compare", type=Path, metavar="DIR")
     parser.add_argument("--classes", action="store_true")
     parser.add_argument("--out", type=Path, default=DIRECTORY)
@@ -43,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{build()} bytes in {DIRECTORY}")
     if options.run:
         run_on_gpu(chosen, options.out)
+    if options.tables:
+        options.out.mkdir(parents=True, exist_ok=True)
+        read(Gpu(DIRECTORY), options.out / TABLES)
     if options.classes:
         for kind, count in Counter(str(class_of(case)) for case in chosen).items():
             print(f"{count:6} {kind}")

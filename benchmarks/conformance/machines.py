@@ -45,16 +45,23 @@ class Gpu:
         return default_launcher().driver.load((self._directory / file).read_bytes(), file)
 
     def run(self, case: Case, lanes: int) -> Words:
+        return self.run_on(case, inputs_of(case, lanes))
+
+    def run_on(self, case: Case, inputs: Words) -> Words:
+        """On these inputs, (operands, lanes)."""
         import torch
 
         file, entry = self._index[case.name]
         params = (("source", "pointer"), ("out", "pointer"), ("stride", "u64"))
         kernel: Kernel = self._library(file).kernel(entry, params, (THREADS, 1, 1))
-        source = torch.from_numpy(inputs_of(case, lanes).view(np.int64)).cuda()
+        count = inputs.shape[1]
+        lanes = -(-count // THREADS) * THREADS
+        padded = np.pad(inputs, ((0, 0), (0, lanes - count)))
+        source = torch.from_numpy(padded.view(np.int64)).cuda()
         out = torch.zeros(len(outputs(case)), lanes, dtype=torch.int64, device="cuda")
         stream = torch.cuda.current_stream().cuda_stream
         kernel.launch(0, stream, lanes // THREADS, 1, 1, source.data_ptr(), out.data_ptr(), 8 * lanes)
-        result: Words = out.cpu().numpy().view(np.uint64)
+        result: Words = out.cpu().numpy().view(np.uint64)[:, :count]
         return result
 
 
@@ -62,11 +69,17 @@ class Simulator:
     """Raises PtxError for a form without a meaning, SimulationError for one that fails."""
 
     def run(self, case: Case, lanes: int) -> Words:
+        return self.run_on(case, inputs_of(case, lanes))
+
+    def run_on(self, case: Case, inputs: Words) -> Words:
+        """On these inputs, (operands, lanes)."""
         kernel = trace(case, "form")
         program = load(kernel.ptx(), block=kernel.block)
-        source = np.ascontiguousarray(inputs_of(case, lanes))
+        count = inputs.shape[1]
+        lanes = -(-count // THREADS) * THREADS
+        source = np.ascontiguousarray(np.pad(inputs, ((0, 0), (0, lanes - count))))
         out = np.zeros((len(outputs(case)), lanes), dtype=np.uint64)
         segments = [(array.ctypes.data, array.nbytes) for array in (source, out)]
         params = struct.pack("<QQQ", source.ctypes.data, out.ctypes.data, 8 * lanes)
         run(program, (lanes // THREADS, 1, 1), params, (), segments)
-        return out
+        return out[:, :count]

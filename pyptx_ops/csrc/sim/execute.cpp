@@ -27,19 +27,18 @@ void Machine::execute(Warp& warp, Group& group) {
   ++executed;
   u32 mask = group.mask;
   if (ins.guard >= 0) {
-    Operand guard;
-    guard.kind = Operand::reg;
-    guard.slot = ins.guard;
-    guard.negated = ins.guard_not;
-    mask &= read_pred(warp, guard, mask);
+    mask &= predicate(warp, ins.guard, ins.guard_not, mask);
     if (!mask) {
       ++group.pc;
       return;
     }
   }
-  if (ins.op == Op::bra) {
+  if (ins.form.run) {
+    compute(warp, ins, mask);
+    ++group.pc;
+  } else if (ins.op == Op::bra) {
     branch(warp, group, ins, mask);
-  } else if (arithmetic(warp, ins, mask) || memory(warp, ins, mask)) {
+  } else if (memory(warp, ins, mask)) {
     ++group.pc;
   } else if (control(warp, group, ins, mask) || synchronise(warp, group, ins, mask) ||
              asynchronous(warp, group, ins, mask) || matrix_multiply(warp, group, ins, mask)) {
@@ -98,11 +97,15 @@ bool Machine::control(Warp& warp, Group& group, const Ins& ins, u32 mask) {
       break;
     case Op::vote:
     case Op::vote_ballot:
+    case Op::match_any:
+    case Op::match_all:
     case Op::redux: {
       u32 wanted = uniform(warp, ins.arg(2), mask);
       if (!together(warp, group, wanted, "a warp-wide instruction")) return true;
       if (ins.op == Op::redux)
         redux(warp, ins, wanted);
+      else if (ins.op == Op::match_any || ins.op == Op::match_all)
+        match(warp, ins, wanted);
       else
         vote(warp, ins, wanted);
       break;
@@ -181,6 +184,21 @@ void Machine::vote(Warp& warp, const Ins& ins, u32 mask) {
   }
   bool holds = ins.mode == Word::all ? set == mask : ins.mode == Word::any ? set != 0 : set == 0 || set == mask;
   write_pred(warp, ins.arg(0), holds ? ALL : 0, mask);
+}
+
+// For each lane those that hold the same value; or all of them, if they all do.
+void Machine::match(Warp& warp, const Ins& ins, u32 mask) {
+  const u64* values = read<u64>(warp, ins.arg(1), mask);
+  u32 same[LANES] = {}, all = 0;
+  for (int l = 0; l < LANES; ++l)
+    for (int other = 0; other < LANES; ++other)
+      if (mask >> other & 1 && values[other] == values[l]) same[l] |= 1u << other;
+  if (ins.op == Op::match_all) {
+    all = same[__builtin_ctz(mask)] == mask ? ALL : 0;
+    for (u32& lanes : same) lanes = mask & all;
+    write_pred(warp, ins.arg(0, 1), all, mask);
+  }
+  write<u32>(warp, ins.arg(0, 0), same, mask);
 }
 
 void Machine::redux(Warp& warp, const Ins& ins, u32 mask) {

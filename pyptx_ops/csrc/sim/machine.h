@@ -251,16 +251,11 @@ class Machine {
   void leave(Warp& warp, Group& group, u32 mask);
   void shuffle(Warp& warp, const Ins& ins, u32 mask);
   void vote(Warp& warp, const Ins& ins, u32 mask);
+  void match(Warp& warp, const Ins& ins, u32 mask);
   void redux(Warp& warp, const Ins& ins, u32 mask);
 
   // arithmetic.cpp
-  bool arithmetic(Warp& warp, const Ins& ins, u32 mask);
-  template <class T>
-  bool integer(Warp& warp, const Ins& ins, u32 mask);
-  bool floating(Warp& warp, const Ins& ins, u32 mask);
-  bool bits(Warp& warp, const Ins& ins, u32 mask);
-  void compare(Warp& warp, const Ins& ins, u32 mask);
-  void convert(Warp& warp, const Ins& ins, u32 mask);
+  void compute(Warp& warp, const Ins& ins, u32 mask);
 
   // memory.cpp
   bool memory(Warp& warp, const Ins& ins, u32 mask);
@@ -380,10 +375,19 @@ class Machine {
   void fence(Warp& warp, const Ins& ins, u32 lanes);
 
   // registers
+  void check_read(const Warp& warp, int slot, u32 mask) {
+    if ((warp.valid[slot] & mask) != mask) unready(warp, slot, false);
+  }
+  void check_write(Warp& warp, int slot, u32 mask) {
+    if (warp.busy[slot]) unready(warp, slot, true);
+    warp.valid[slot] |= mask;
+    warp.touched[slot] = warp.clock;
+  }
   template <class S>
   const S* read(Warp& warp, const Operand& operand, u32 mask);
   template <class S>
   void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
+  u32 predicate(const Warp& warp, int slot, bool negated, u32 mask);
   u32 read_pred(Warp& warp, const Operand& operand, u32 mask);
   void write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask);
   u32 uniform(Warp& warp, const Operand& operand, u32 mask);
@@ -400,7 +404,7 @@ const S* Machine::read(Warp& warp, const Operand& operand, u32 mask) {
       return operand.lanes32->data();
   }
   if (operand.slot < 0) throw Problem("unsupported", "an operand that is no register or literal is read");
-  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
+  check_read(warp, operand.slot, mask);
   const Slot& slot = program_.slots[operand.slot];
   u8* place = warp.file.data() + slot.offset;
   if (slot.wide == wide) return reinterpret_cast<const S*>(place);
@@ -418,9 +422,7 @@ template <class S>
 void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask) {
   if (operand.kind == Operand::none) return;  // the sink
   const Slot& slot = program_.slots[operand.slot];
-  if (warp.busy[operand.slot]) unready(warp, operand.slot, true);
-  warp.valid[operand.slot] |= mask;
-  warp.touched[operand.slot] = warp.clock;
+  check_write(warp, operand.slot, mask);
   u8* place = warp.file.data() + slot.offset;
   auto store = [&](auto* lanes) {
     using L = std::remove_reference_t<decltype(*lanes)>;
@@ -437,11 +439,15 @@ void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask
     store(reinterpret_cast<u32*>(place));
 }
 
+inline u32 Machine::predicate(const Warp& warp, int slot, bool negated, u32 mask) {
+  check_read(warp, slot, mask);
+  u32 value = *reinterpret_cast<const u32*>(warp.file.data() + program_.slots[slot].offset);
+  return negated ? ~value : value;
+}
+
 inline u32 Machine::read_pred(Warp& warp, const Operand& operand, u32 mask) {
   if (operand.kind == Operand::literal) return operand.value ? ALL : 0;
-  if ((warp.valid[operand.slot] & mask) != mask) unready(warp, operand.slot, false);
-  u32 value = *reinterpret_cast<u32*>(warp.file.data() + program_.slots[operand.slot].offset);
-  return operand.negated ? ~value : value;
+  return predicate(warp, operand.slot, operand.negated, mask);
 }
 
 inline void Machine::write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask) {

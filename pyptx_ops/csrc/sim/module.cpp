@@ -10,6 +10,7 @@
 
 #include <cstring>
 
+#include "forms.h"
 #include "machine.h"
 
 namespace {
@@ -103,7 +104,16 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
     int slot = words.small(), what = words.small();
     program->presets.push_back({slot, static_cast<Special>(what), words.next()});
   }
-  for (int i = 0; i < count; ++i) program->code.push_back(read_instruction(words, *program));
+  for (int i = 0; i < count; ++i) {
+    program->code.push_back(read_instruction(words, *program));
+    Ins& ins = program->code.back();
+    try {
+      if (is_arithmetic(ins.op)) settle(ins, *program);
+    } catch (Problem& problem) {
+      problem.line = ins.line;
+      throw;
+    }
+  }
   return program;
 }
 
@@ -120,8 +130,13 @@ PyObject* compile_program(PyObject*, PyObject* args) {
     PyObject* capsule = PyCapsule_New(program.get(), CAPSULE, free_program);
     if (capsule) program.release();
     return capsule;
+  } catch (const Problem& problem) {
+    PyObject* arguments = Py_BuildValue("(is)", problem.line, problem.what());
+    if (arguments) PyErr_SetObject(PyExc_ValueError, arguments);
+    Py_XDECREF(arguments);
+    return nullptr;
   } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_ValueError, error.what());
+    PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
   }
 }
@@ -207,8 +222,17 @@ PyObject* run_program(PyObject*, PyObject* args) {
   return Py_BuildValue("(KO)", executed, Py_None);
 }
 
+PyObject* set_vectors(PyObject*, PyObject* wanted) {
+  int truth = PyObject_IsTrue(wanted);
+  if (truth < 0) return nullptr;
+  use_vectors(truth != 0);
+  return PyBool_FromLong(vectors());
+}
+
 PyMethodDef methods[] = {
-    {"compile", compile_program, METH_VARARGS, "The program of encoded words, the names of its registers, and the module's memory."},
+    {"use_vectors", set_vectors, METH_O, "Whether kernels compiled from now on use AVX2 and FMA; whether they do."},
+    {"compile", compile_program, METH_VARARGS,
+     "The program of encoded words, the names of its registers, and the module's memory."},
     {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None)."},
     {nullptr, nullptr, 0, nullptr},
 };

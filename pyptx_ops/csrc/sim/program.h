@@ -23,27 +23,35 @@ constexpr u32 ALL = 0xFFFFFFFFu;
 
 // clang-format off
 // The meanings of instruction rows that the machine has; the loader refuses every other by name and line.
-#define SIM_OPERATIONS(X) \
-  X(add, "add") X(sub, "sub") X(mul_lo, "mul.lo") X(mul_hi, "mul.hi") X(mul_wide, "mul.wide") \
-  X(mad_lo, "mad.lo") X(mad_wide, "mad.wide") X(div, "div") X(rem, "rem") X(min, "min") X(max, "max") \
-  X(abs, "abs") X(neg, "neg") X(and_, "and") X(or_, "or") X(xor_, "xor") X(not_, "not") X(shl, "shl") \
-  X(shr, "shr") X(brev, "brev") X(clz, "clz") X(popc, "popc") X(bfe, "bfe") X(prmt, "prmt") X(lop3, "lop3") \
-  X(selp, "selp") \
-  X(setp, "setp") \
+// What a lane computes by itself; lanes.h finds the function of each form.
+#define SIM_ARITHMETIC(X) \
+  X(add, "add") X(sub, "sub") X(mul_lo, "mul.lo") X(mul_hi, "mul.hi") X(mul_wide, "mul.wide") X(mul24, "mul24") \
+  X(mad_lo, "mad.lo") X(mad_hi, "mad.hi") X(mad_wide, "mad.wide") X(mad24, "mad24") X(sad, "sad") \
+  X(add_cc, "add.cc") X(sub_cc, "sub.cc") X(addc, "addc") X(subc, "subc") X(madc, "madc") \
+  X(dp4a, "dp4a") X(dp2a, "dp2a") X(div, "div") X(rem, "rem") X(min, "min") X(max, "max") X(abs, "abs") X(neg, "neg") \
+  X(and_, "and") X(or_, "or") X(xor_, "xor") X(not_, "not") X(cnot, "cnot") X(shl, "shl") X(shr, "shr") X(shf, "shf") \
+  X(bfe, "bfe") X(bfi, "bfi") X(brev, "brev") X(clz, "clz") X(popc, "popc") X(bfind, "bfind") X(fns, "fns") \
+  X(bmsk, "bmsk") X(szext, "szext") X(prmt, "prmt") X(lop3, "lop3") X(lop3_dual, "lop3.dual") \
+  X(selp, "selp") X(slct, "slct") X(setp, "setp") X(setp_dual, "setp.dual") X(set, "set") \
   X(mov, "mov") X(mov_pack, "mov.pack") X(mov_unpack, "mov.unpack") \
-  X(add_float, "add.float") X(sub_float, "sub.float") X(mul_float, "mul.float") X(fma, "fma") \
+  X(add_float, "add.float") X(sub_float, "sub.float") X(mul_float, "mul.float") X(fma, "fma") X(fma_oob, "fma.oob") \
   X(min_float, "min.float") X(max_float, "max.float") X(abs_float, "abs.float") X(neg_float, "neg.float") \
-  X(div_float, "div.float") X(rcp, "rcp") X(sqrt, "sqrt") X(rcp_approx, "rcp.approx") \
-  X(sqrt_approx, "sqrt.approx") X(rsqrt_approx, "rsqrt.approx") X(ex2_approx, "ex2.approx") \
-  X(lg2_approx, "lg2.approx") \
-  X(cvt_int, "cvt.int") X(cvt_float_from_int, "cvt.float_from_int") \
-  X(cvt_int_from_float, "cvt.int_from_float") X(cvt_float, "cvt.float") X(cvt_pack, "cvt.pack") \
+  X(copysign, "copysign") X(testp, "testp") X(div_float, "div.float") X(rcp, "rcp") X(sqrt, "sqrt") \
+  X(div_approx, "div.approx") X(div_full, "div.full") X(rcp_approx, "rcp.approx") X(sqrt_approx, "sqrt.approx") \
+  X(rsqrt_approx, "rsqrt.approx") X(ex2_approx, "ex2.approx") X(lg2_approx, "lg2.approx") X(sin_approx, "sin.approx") \
+  X(cos_approx, "cos.approx") X(tanh_approx, "tanh.approx") \
+  X(cvt_int, "cvt.int") X(cvt_float_from_int, "cvt.float_from_int") X(cvt_int_from_float, "cvt.int_from_float") \
+  X(cvt_float, "cvt.float") X(cvt_round, "cvt.round") X(cvt_tf32, "cvt.tf32") X(cvt_pack, "cvt.pack") \
+  X(cvt_pack_int, "cvt.pack.int")
+
+#define SIM_OPERATIONS(X) \
+  SIM_ARITHMETIC(X) \
   X(ld, "ld") X(st, "st") X(cvta, "cvta") X(cvta_to, "cvta.to") X(mapa, "mapa") X(getctarank, "getctarank") \
   X(prefetch_tensormap, "prefetch.tensormap") X(atom, "atom") X(red, "red") \
   X(bra, "bra") X(ret, "ret") X(exit, "exit") X(trap, "trap") X(nanosleep, "nanosleep") \
   X(griddepcontrol, "griddepcontrol") X(setmaxnreg, "setmaxnreg") \
   X(elect, "elect") X(shfl, "shfl") X(vote, "vote") X(vote_ballot, "vote.ballot") X(activemask, "activemask") \
-  X(redux, "redux") \
+  X(redux, "redux") X(match_any, "match.any") X(match_all, "match.all") \
   X(bar_sync, "bar.sync") X(bar_arrive, "bar.arrive") X(bar_warp_sync, "bar.warp.sync") \
   X(cluster_arrive, "barrier.cluster.arrive") X(cluster_wait, "barrier.cluster.wait") \
   X(membar, "membar") X(fence, "fence") X(fence_mbarrier_init, "fence.mbarrier_init") \
@@ -69,6 +77,7 @@ constexpr u32 ALL = 0xFFFFFFFFu;
 #define SIM_TYPES(X) \
   X(none) X(pred) X(b8) X(u8) X(s8) X(b16) X(u16) X(s16) X(b32) X(u32) X(s32) X(b64) X(u64) X(s64) \
   X(f16) X(bf16) X(f32) X(f64) X(f16x2) X(bf16x2) \
+  X(u16x2) X(s16x2) X(e4m3x2) X(e5m2x2) \
   X(tf32) X(e4m3) X(e5m2) X(s4) X(u4) X(b1)
 
 // Modifiers by their spelling.
@@ -77,12 +86,16 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(hi, "hi") X(hs, "hs") X(equ, "equ") X(neu, "neu") X(ltu, "ltu") X(leu, "leu") X(gtu, "gtu") X(geu, "geu") \
   X(num, "num") X(nan, "nan") \
   X(and_, "and") X(or_, "or") X(xor_, "xor") \
-  X(rn, "rn") X(rz, "rz") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
+  X(rn, "rn") X(rz, "rz") X(rm, "rm") X(rp, "rp") X(rna, "rna") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
   X(global, "global") X(shared, "shared") X(shared_cta, "shared::cta") X(shared_cluster, "shared::cluster") \
   X(param, "param") X(const_, "const") X(local, "local") X(cas, "cas") \
   X(global_address, "global_address") X(rank, "rank") X(box_dim, "box_dim") X(global_dim, "global_dim") \
   X(element_stride, "element_stride") X(global_stride, "global_stride") X(elemtype, "elemtype") \
   X(interleave_layout, "interleave_layout") X(swizzle_mode, "swizzle_mode") X(fill_mode, "fill_mode") \
+  X(l, "l") X(r, "r") X(clamp, "clamp") X(wrap, "wrap") \
+  X(f4e, "f4e") X(b4e, "b4e") X(rc8, "rc8") X(ecl, "ecl") X(ecr, "ecr") X(rc16, "rc16") \
+  X(finite, "finite") X(infinite, "infinite") X(number, "number") X(notanumber, "notanumber") X(normal, "normal") \
+  X(subnormal, "subnormal") \
   X(up, "up") X(down, "down") X(bfly, "bfly") X(idx, "idx") X(all, "all") X(any, "any") X(uni, "uni") \
   X(inc, "inc") X(dec, "dec") X(add, "add") X(min, "min") X(max, "max") X(exch, "exch")
 // clang-format on
@@ -113,7 +126,10 @@ enum Flag : u32 {
   SATFINITE = 64,
   MULTICAST = 128,
   RELAXED = 256,
-  NOINC = 1 << 16
+  XORSIGN_ABS = 512,
+  SHIFTAMT = 1024,
+  CARRY = 2048,
+  NOINC = 4096
 };
 
 // What an access or a fence orders, and in its upper bits for whom: 1 the CTA, 2 the cluster, 3 the device.
@@ -128,7 +144,9 @@ constexpr int bytes_of(Type t) {
     case Type::u16:
     case Type::s16:
     case Type::f16:
-    case Type::bf16: return 2;
+    case Type::bf16:
+    case Type::e4m3x2:
+    case Type::e5m2x2: return 2;
     case Type::b64:
     case Type::u64:
     case Type::s64:
@@ -165,6 +183,34 @@ struct Operand {
   std::shared_ptr<std::vector<u32>> lanes32;
 };
 
+// How an operand's 32 lanes lie in memory: words of 32 bits, of 64, or one bit a lane. A signed word stands for its
+// sign-extended value where the register is wider.
+enum class Kind : u8 { word, signed_word, wide, pred };
+
+struct Ins;
+
+// The operands of one instruction as its lane function gets them.
+struct Lanes {
+  const void* in[6];
+  void* out[4];
+};
+
+// What an arithmetic instruction computes: a function over all lanes, and how it wants its operands.
+struct Form {
+  void (*run)(const Ins&, const Lanes&) = nullptr;
+  int ins = 0, outs = 0;
+  Kind in[6] = {}, out[4] = {};
+};
+
+// An operand of such an instruction, ready to be found: a literal's lanes, or a register.
+struct Place {
+  const void* literal = nullptr;
+  int slot = -1;
+  u32 offset = 0;  // of the register in a warp's file
+  bool fits = true;  // its lanes lie as the form wants them
+  bool negated = false;
+};
+
 struct Ins {
   Op op{};
   Type type{}, src{}, src_b{};
@@ -178,6 +224,8 @@ struct Ins {
   bool guard_not = false;
   std::vector<Operand> operands;
   std::vector<int> first, count;  // arguments are runs of operands
+  Form form;
+  Place in[6], out[4];
 
   int args() const { return static_cast<int>(first.size()); }
   const Operand& arg(int a, int element = 0) const { return operands[first[a] + element]; }

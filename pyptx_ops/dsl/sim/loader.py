@@ -32,17 +32,13 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
-    "relaxed": 256, "noinc": 1 << 16,
+    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048, "noinc": 4096,
 }  # fmt: skip
 SPECIALS = {name: number for number, name in enumerate(_sim.SPECIALS)}
 CLOCKS = {
-    "clock": "lo",
-    "clock64": "lo",
-    "clock_hi": "hi",
-    "globaltimer": "lo",
-    "globaltimer_lo": "lo",
+    "clock": "lo", "clock64": "lo", "clock_hi": "hi", "globaltimer": "lo", "globaltimer_lo": "lo",
     "globaltimer_hi": "hi",
-}
+}  # fmt: skip
 NONE, REGISTER, LITERAL = range(3)
 HIGH = ".hi"  # the upper half of a register of 128 bits
 TYPE_BITS = {"u32": 32, "b32": 32, "u64": 64, "pred": 1}
@@ -50,7 +46,7 @@ TYPE_BITS = {"u32": 32, "b32": 32, "u64": 64, "pred": 1}
 # Modifiers that change no value and no order that is modelled.
 HINTS = frozenset(
     ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
-     "sem", "scope", "vec", "shape", "num", "dim", "variant", "noftz", "mmio", "primary", "secondary"]
+     "sem", "scope", "vec", "shape", "num", "dim", "variant", "oob", "noftz", "mmio", "primary", "secondary"]
 )  # fmt: skip
 STRONG, ACQUIRE, RELEASE, SCOPE_SHIFT = 1, 2, 4, 4
 SEMANTICS = {
@@ -58,7 +54,13 @@ SEMANTICS = {
     "acq_rel": STRONG | ACQUIRE | RELEASE, "sc": STRONG | ACQUIRE | RELEASE,
 }  # fmt: skip
 SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}
-SATURATING = ("add.float", "sub.float", "mul.float", "fma")
+
+# The modifiers that an instruction's words carry, as the core reads them; of several the first that is given.
+TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
+MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half", "field"))
+CARRY = Register("CC.CF")  # what .cc writes and addc, subc, madc read
+READS_CARRY = ("addc", "subc", "madc")
+WRITES_CARRY = ("add.cc", "sub.cc")
 REGISTERS_PER_SM = 65536
 MEMORY_ALIGN = 256  # of the constants and of the variables of a module
 
@@ -108,7 +110,12 @@ def load(
     constants = constants.ljust(-(-len(constants) // MEMORY_ALIGN) * MEMORY_ALIGN, b"\0")
     head = [*block, *cluster, encoder.shared_bytes, shared_memory, len(constants), registers]
     head += [len(encoder.bits), len(encoder.presets) // 3, len(parsed.lines), *encoder.bits, *encoder.presets]
-    handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots), constants + variables)
+    try:
+        handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots), constants + variables)
+    except ValueError as error:
+        number, message = error.args
+        opcode = next(line.opcode for line in parsed.lines if line.number == number)
+        raise PtxError(f"{parsed.entry}: PTX line {number}: {opcode}: {message}") from error
     source = text.splitlines()
     return Program(
         parsed.entry, handle, parsed.params, parsed.param_bytes, cluster,
@@ -126,6 +133,7 @@ class _Encoder:
         self.bits: list[int] = []
         self.presets: list[int] = []
         self.symbols: dict[str, int] = {}
+        text.registers.setdefault(CARRY.name, 1)
         offset = 0
         for name, size in text.shared.items():
             if size is not None:
@@ -141,26 +149,25 @@ class _Encoder:
         meaning = _meaning(form, values, line)
         flags = _flags(form, values)
         guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
-        kind, source = values.get("type") or values.get("dtype"), values.get("src") or values.get("atype")
-        kind = "b64" if kind == "b128" else kind  # two registers
-        if meaning == "cvt.pack":
-            source = "f32"
-        words = [OPERATIONS[meaning], _number(TYPES, kind), _number(TYPES, source), _number(TYPES, values.get("btype"))]
-        mode = (
-            "cas"
-            if form.row.meaning == "atom.cas"
-            else self._clock(line)
-            if meaning == "clock"
-            else next(
-                (values[n] for n in ("op", "action", "mode", "field") if values.get(n) and values[n] != "tile"), None
-            )
-        )
-        words += [_number(WORDS, values.get(name)) for name in ("rnd", "cmp", "bool", "space")]
-        words += [_number(WORDS, mode), flags, *self._sizes(line, values), _order(meaning, values), line.number]
+        types = ["b64" if values[name] == "b128" else values[name] for name in TYPE_WORDS if values.get(name)]
+        types = [*(*types, None, None)[:2], values.get("btype")]  # b128 is two registers
+        words = [OPERATIONS[meaning], *(_number(TYPES, kind) for kind in types)]
+        if form.row.meaning == "atom.cas":
+            values["op"] = "cas"
+        if meaning == "clock":
+            values["mode"] = self._clock(line)
+        for names in MODIFIER_WORDS:
+            given = (values[name] for name in names if values.get(name) and values[name] != "tile")
+            words.append(_number(WORDS, next(given, None)))
+        words += [flags, *self._sizes(line, values), _order(meaning, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
         named = dict(zip([operand.name for operand in form.operands], line.operands))
         operands = in_order(meaning, named)
         arguments = [run for operand in operands for run in self._runs(operand, meaning)]
+        if meaning in WRITES_CARRY or values.get("cc"):
+            arguments[0].append(self._one(CARRY))
+        if meaning in READS_CARRY:
+            arguments.append([self._one(CARRY)])
         words.append(len(arguments))
         for run in arguments:
             words.append(len(run))
@@ -310,22 +317,7 @@ def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
 
 
 def _flags(form: Form, values: Mapping[str, Value]) -> int:
-    known = {
-        "type",
-        "src",
-        "dtype",
-        "atype",
-        "btype",
-        "ctype",
-        "rnd",
-        "cmp",
-        "bool",
-        "space",
-        "op",
-        "action",
-        "mode",
-        "field",
-    }
+    known = {"ctype", *TYPE_WORDS, *(name for names in MODIFIER_WORDS for name in names)}
     flags = 0
     for name, value in values.items():
         if not value or name in known or name in HINTS:
@@ -335,10 +327,6 @@ def _flags(form: Form, values: Mapping[str, Value]) -> int:
         flags |= FLAGS[name]
     if values.get("sem") == "relaxed":
         flags |= FLAGS["relaxed"]
-    if flags & FLAGS["sat"] and form.row.meaning not in SATURATING:
-        raise ValueError("the simulator does not have .sat here")
-    if flags & FLAGS["relu"]:
-        raise ValueError("the simulator does not have .relu")
     return flags
 
 
