@@ -26,7 +26,7 @@ from .dsl.types import Param
 from .kernels.hopper.families import FAMILIES
 from .manifest import Manifest, ManifestError
 
-__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "simulate"]
+__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "launch_kernel", "simulate"]
 
 ARCH = "sm_90a"
 FORMATS = {"pointer": "Q", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f32": "f", "f64": "d"}
@@ -85,6 +85,35 @@ class SimulatedKernel:
 
     def attributes(self, device: int, /) -> dict[str, int]:
         return {}
+
+
+def launch_kernel(kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float) -> None:
+    """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
+
+    args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
+    Raises SimulationError, and TypeError or ValueError for arguments that do not fit the parameters.
+    """
+    if len(args) != len(kernel.params):
+        raise TypeError(f"{kernel.entry} takes {len(kernel.params)} arguments, got {len(args)}")
+    used = launch.current_launcher() if launch.simulated_multiprocessors() is not None else SimulatedLauncher()
+    assert isinstance(used, SimulatedLauncher)
+    values: list[int | float] = []
+    for param, arg in zip(kernel.params, args, strict=True):
+        if not isinstance(arg, torch.Tensor):
+            values.append(arg)
+        elif param.tensor_map:
+            values += described(arg)
+        else:
+            values.append(arg.data_ptr())
+    SimulatedKernel(used, kernel).launch_on([arg for arg in args if isinstance(arg, torch.Tensor)], grid, *values)
+
+
+def described(tensor: torch.Tensor) -> list[int]:
+    """A tensor as a tensor map takes it: address, sizes (innermost first), byte strides of all but the innermost."""
+    sizes, strides = tensor.shape[::-1], tensor.stride()[::-1]
+    if not strides or strides[0] != 1:
+        raise ValueError(f"a tensor map wants the last dimension contiguous, got strides {tensor.stride()}")
+    return [tensor.data_ptr(), *sizes, *(stride * tensor.element_size() for stride in strides[1:])]
 
 
 @cache
