@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     add("--size", metavar="AxB[xC]", help="rows x columns (x depth) of one problem instead of the kernel's own")
     add("--multiprocessors", type=int, default=4, metavar="N", help="that the ops plan for (%(default)s)")
     add("--limit", type=int, default=200_000_000, metavar="N", help="warp instructions of a launch (%(default)s)")
+    add("--trace", metavar="FILE", help="a timeline of the last run, for Perfetto: ui.perfetto.dev")
     add("--grid", default="1", metavar="X[,Y[,Z]]", help="CTAs, for a function that returns a kernel")
     add("--args", nargs="*", default=[], metavar="ARG", help="its arguments: numbers, and tensors like f32[100]")
     return result
@@ -99,6 +100,7 @@ def simulate_job(job: Job, target: str, schedules: Sequence[tuple[int, str]], gi
     executed = 0
     for problem, (seed, policy) in product(job.problems, schedules):
         options = {"policy": policy, "multiprocessors": given.multiprocessors, "limit": given.limit}
+        options["trace"] = given.trace
         try:
             executed += problem.run(seed, **options)
         except (SimulationError, AssertionError, RuntimeError) as error:

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from . import launch
 from .dsl import Kernel
 from .dsl.ir import Function, Instruction
-from .dsl.sim import Program, load, map_words, run
+from .dsl.sim import Program, Timeline, load, map_words, run
 from .dsl.types import Param
 from .kernels.hopper.families import FAMILIES
 from .manifest import Manifest, ManifestError
@@ -38,9 +39,14 @@ class SimulatedLauncher:
     seed, policy: of the order in which warps and asynchronous operations take place (`dsl.sim.POLICIES`).
     multiprocessors: how many the kernels are told of; few make persistent kernels take several tiles per CTA.
     limit: warp instructions of a launch after which it is taken to be endless.
+    timeline: to which launches are added.
     """
 
-    def __init__(self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000):
+    def __init__(
+        self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000,
+        timeline: Timeline | None = None,
+    ):  # fmt: skip
+        self.timeline = timeline
         self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
         self.executed = 0  # warp instructions so far
         self.launches: Counter[str] = Counter()  # of each kernel
@@ -77,7 +83,7 @@ class SimulatedKernel:
         launcher.launches[self.name] += 1
         launcher.executed += run(
             self.program, grid, params, maps, storages(tensors),
-            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit,
+            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, timeline=launcher.timeline,
         )  # fmt: skip
 
     def prepare(self, device: int, /) -> None:
@@ -171,7 +177,12 @@ def storages(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 @contextmanager
 def simulate(
-    *, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000
+    *,
+    seed: int = 0,
+    policy: str = "lazy",
+    multiprocessors: int = 4,
+    limit: int = 200_000_000,
+    trace: str | Path | None = None,
 ) -> Iterator[SimulatedLauncher]:
     """Inside the block the ops run their Hopper kernels on CPU tensors of bf16 and fp16, in this process only.
 
@@ -181,9 +192,15 @@ def simulate(
             "reverse" (late, and the last one first), or "random".
         multiprocessors: how many the ops plan for.
         limit: warp instructions of one launch after which it is taken to be endless.
+        trace: a file for a timeline of the launches, which Perfetto and Chrome show; written when the block ends.
 
     Raises (in an op): pyptx_ops.dsl.sim.SimulationError at the first thing that a kernel must not do.
     """
-    with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit)) as launcher:
-        assert isinstance(launcher, SimulatedLauncher)
-        yield launcher
+    timeline = None if trace is None else Timeline()
+    try:
+        with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit, timeline)) as launcher:
+            assert isinstance(launcher, SimulatedLauncher)
+            yield launcher
+    finally:
+        if timeline is not None and trace is not None:
+            Path(trace).write_text(timeline.json())

@@ -106,6 +106,12 @@ def test_a_report_names_the_line_and_how_to_repeat_it(path: Path, capsys) -> Non
     assert "AssertionError: not what was meant" in capsys.readouterr().out
 
 
+def test_a_trace_of_the_last_run(path: Path, capsys) -> None:
+    out = path.with_name("trace.json")
+    assert main(["sim", f"{path}:wrong", "--args", "f32[32]", "f32[32]", "--trace", str(out)]) == 1
+    assert "CTA (0, 0, 0)" in out.read_text()
+
+
 def test_a_module(capsys) -> None:
     arguments = ["--grid", "2,1", "--args", "f32[300]", "f32[300]", "f32[300]", "300"]
     assert main(["sim", "examples.vector_add:build", *arguments]) == 0

@@ -34,6 +34,7 @@ void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
     lane_ = l;
     u32 total = size * static_cast<u32>(count);
     u8* bytes = locate_byte(warp, ins, address[l], total, true);
+    order_access(warp, ins, 1u << l, bytes);
     bool global = ins.space == Word::global || (ins.space == Word::none && space_of(address[l]) == Word::global);
     bool same = true;
     for (int e = 0; e < count; ++e) {

@@ -47,13 +47,16 @@ void Machine::issue(Copy copy) {
     MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
     observe_barrier(*copy.issuer, *copy.barrier_cta, barrier, true);
     claim(*copy.cta, copy.shared, copy.bytes);
-    observe_copy(*copy.issuer, *copy.cta, copy.shared, copy.bytes, barrier, copy.ins->line);
-  } else {
-    if (copy.shared >= SHARED_BASE && copy.shared - SHARED_BASE + copy.bytes <= copy.cta->data.size())
-      observe_fetch(*copy.issuer, *copy.cta, copy.issuer->now, copy.shared, static_cast<u32>(copy.bytes), 0);
   }
+  copy.known = snapshot(*copy.issuer);
+  copy.issued = copy.issuer->clock;
+  copy.number = static_cast<u32>(copy.group) + 1;
+  if (!load && !copy.issuer->bulk_actor[copy.lane])
+    copy.issuer->bulk_actor[copy.lane] = new_actor(*copy.issuer->cta->cluster, 2);
+  if (copy.shared >= SHARED_BASE && copy.shared - SHARED_BASE + copy.bytes <= copy.cta->data.size()) observe_copy(copy);
   bool early = settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2);
   if (early) read_source(copy);
+  copy.since = executed;
   copies_.push_back(std::move(copy));
   if (settings_.policy == Policy::eager) finish(copies_.size() - 1);
 }
@@ -64,7 +67,7 @@ void Machine::read_source(Copy& copy) {
     load_tile(copy);
     return;
   }
-  const u8* source = copy.kind == Copy::bulk_load ? global(copy.global, copy.bytes, "a bulk copy")
+  const u8* source = copy.kind == Copy::bulk_load ? copied(copy, copy.global, copy.bytes, "a bulk copy")
                                                   : shared(*copy.cta, copy.shared, static_cast<u32>(copy.bytes), false);
   copy.snapshot.assign(source, source + copy.bytes);
 }
@@ -91,7 +94,7 @@ void Machine::load_tile(Copy& copy) {
     if (!inside || low >= high) continue;
     u64 bytes = static_cast<u64>(high - low) * element;
     address += static_cast<u64>(copy.at[0] + low) * element;
-    std::memcpy(line + static_cast<u64>(low) * element, global(address, bytes, "a tensor copy"), bytes);
+    std::memcpy(line + static_cast<u64>(low) * element, copied(copy, address, bytes, "a tensor copy"), bytes);
   }
 }
 
@@ -110,14 +113,14 @@ void Machine::store_tile(Copy& copy) {
       address += static_cast<u64>(at) * map.strides[d - 1];
     }
     u32 from = swizzled(copy.shared + static_cast<u32>(i), map.swizzle) - copy.shared;
-    if (inside) std::memcpy(global(address, element, "a tensor copy"), copy.snapshot.data() + from, element);
+    if (inside) std::memcpy(copied(copy, address, element, "a tensor copy"), copy.snapshot.data() + from, element);
   }
 }
 
 void Machine::carry_out(Copy& copy) {
   if (copy.snapshot.empty()) read_source(copy);
   if (copy.kind == Copy::bulk_store) {
-    std::memcpy(global(copy.global, copy.bytes, "a bulk store"), copy.snapshot.data(), copy.bytes);
+    std::memcpy(copied(copy, copy.global, copy.bytes, "a bulk store"), copy.snapshot.data(), copy.bytes);
     return;
   }
   if (copy.kind == Copy::tensor_store) {
@@ -145,6 +148,7 @@ void Machine::finish(size_t index) {
   copies_.erase(copies_.begin() + static_cast<std::ptrdiff_t>(index));
   try {
     carry_out(copy);
+    if (settings_.trace) trace_copy(copy);
   } catch (Problem& problem) {
     if (copy.issuer && problem.line == 0) locate(std::move(problem), *copy.issuer, *copy.ins);
     throw;
@@ -187,6 +191,7 @@ bool Machine::asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask) {
         group.wait = Wait::bulk;
         return true;
       }
+      reach_stores(warp, mask, group.wanted, group.parity != 0);
       break;
     case Op::tma_load:
     case Op::tma_store:

@@ -141,6 +141,7 @@ bool Machine::control(Warp& warp, Group& group, const Ins& ins, u32 mask) {
           other.wait = Wait::none;
           ++other.pc;
         }
+      meet_lanes(warp, wanted);
       break;
     }
     default: return false;

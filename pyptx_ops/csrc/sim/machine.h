@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "program.h"
+#include "clocks.h"
 #include "provenance.h"
 
 namespace sim {
@@ -39,21 +39,15 @@ struct TensorMap {
 // What a byte of shared memory holds.
 enum class Byte : u8 { unset, set, in_flight, barrier };
 
-// Up to which clock of each actor one may rely on what it did; see races.cpp.
-struct Clock {
-  std::vector<u32> seen, proxied;
-  void learn(const Clock& other);
-  void reach(u32 actor, u32 clock);
-};
-
 struct MBarrier {
   u32 expected = 0, pending = 0;
   s64 tx = 0;
   u64 phase = 0;
   int line = 0;
-  u32 actor = 0, initialiser = 0, initialised = 0;
-  bool published = false;  // by fence.mbarrier_init
-  Clock gathering, done;   // of this phase, and of the one before
+  u32 actor = 0;
+  Epoch initialised;
+  bool published = false;                          // by fence.mbarrier_init
+  Clock gathering, done, gathering_far, done_far;  // of this phase and of those before, also from other CTAs
 };
 
 struct NamedBarrier {
@@ -62,21 +56,7 @@ struct NamedBarrier {
   Clock gathering, done;
 };
 
-constexpr u32 WORD = 4, CHUNK = 16;
-
-// What is remembered of shared memory: the last write of each word, the reads since, and wgmma's reads of 16 bytes.
-struct Shadow {
-  struct Write {
-    u32 clock = 0;
-    u16 actor = 0;
-    bool async = false;
-    int line = 0;
-  };
-  std::vector<Write> writes;
-  std::unique_ptr<u32[], void (*)(void*)> reads, fetches;
-  u32 cluster_warps, own_warps;
-  Shadow(u32 bytes, u32 cluster_warps, u32 own_warps);
-};
+constexpr u32 CHUNK = 16;
 
 enum class Wait : u8 { none, mbarrier, named, cluster, warp, warp_barrier, registers, bulk };
 
@@ -87,6 +67,7 @@ struct Group {
   Wait wait = Wait::none;
   u32 address = 0, parity = 0, wanted = 0;  // of what it waits for
   u64 generation = 0;
+  u64 since = 0;  // when it began to wait, where that is traced
 };
 
 struct Wgmma {
@@ -94,13 +75,17 @@ struct Wgmma {
   u64 a, b;
   bool accumulate;
   std::vector<u32> a_registers;  // 4 per lane, where A does not come from shared memory
-  Clock clock;                   // of its warp when it was issued
-  u32 number;                    // among its warp's, from 1
+  std::shared_ptr<const Clock> clock;  // of its warp when it was issued
+  u32 issued;                          // that warp's own clock
+  u32 number;                          // among its warp's, from 1
+  mutable Epoch in_order;              // a write that it comes after
 };
 
 struct WgmmaGroup {
   size_t left = 0;         // wgmmas that were not carried out yet
   u32 last = 0;            // the number of the last one
+  u64 since = 0;           // when the first one was issued, and its line
+  int line = 0;
   std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
   struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
     u32 tile_a, tile_b;
@@ -116,6 +101,8 @@ struct MatrixLayout {
   MatrixLayout(u64 descriptor, bool mn_major);
   u32 address(u32 row, u32 k) const;
 };
+
+using LaneOrder = std::array<std::array<u32, LANES>, LANES>;  // [a][b]: up to which clock a knows what b did
 
 struct Cta;
 
@@ -134,10 +121,16 @@ struct Warp {
   u32 registers = 0;  // per thread, after setmaxnreg
   bool cluster_arrived[LANES] = {};
   u64 cluster_phase[LANES] = {};
-  u64 bulk_open[LANES] = {};  // the number of the bulk group that is open
+  u64 bulk_open[LANES] = {};   // the number of the bulk group that is open
+  u32 bulk_actor[LANES] = {};  // of its bulk stores as readers; the next one is theirs as writers
   u32 alive = ALL;
   u32 actor = 0;
   Clock now;
+  std::shared_ptr<const Clock> shot;  // of `now`, while that does not change
+  u32 aligned = 0;                    // up to this clock its lanes know of each other
+  std::unique_ptr<LaneOrder> lanes;   // beyond that
+  std::vector<Message> heard;         // by relaxed loads, until a fence
+  std::map<u32, Clock> announced;     // by fences of each scope, for relaxed stores
 };
 
 struct Cluster;
@@ -152,6 +145,7 @@ struct Cta {
   std::vector<Warp> warps;
   u32 register_pool = 0;
   std::unique_ptr<Shadow> shadow;
+  std::vector<u32> fetches;  // per 16 bytes and warp: the last wgmma that read them
   std::vector<std::array<u64, 3>> wgmma_log[8];  // per warpgroup: what its warps issued, in order
   u32 alive() const {
     u32 lanes = 0;
@@ -164,7 +158,7 @@ struct Cluster {
   std::vector<Cta> ctas;
   u32 arrived = 0;
   u64 phase = 0;
-  u32 actors = 0;
+  u32 actors = 0, number = 0;
   Clock gathering, done;
 };
 
@@ -182,13 +176,23 @@ struct Copy {
   Warp* issuer = nullptr;
   int lane = 0;
   u64 group = 0;
-  std::vector<u8> snapshot;  // the source, where it was read at issue
+  std::vector<u8> snapshot;            // the source, where it was read at issue
+  std::shared_ptr<const Clock> known;  // to its issuer
+  u32 issued = 0, number = 0;          // the issuer's clock; of a store's group, from 1
+  u64 since = 0;                       // when it was issued
+};
+
+// Something that took a while, for a trace. times: warp instructions executed so far.
+struct Event {
+  enum Kind : s64 { run, wait, load, store, wgmma };
+  s64 kind, cta, warp, begin, end, line, what, address, number;
 };
 
 struct Settings {
   Policy policy = Policy::lazy;
   u64 seed = 0;
   u64 limit = 0;  // instructions of warps, 0 for none
+  bool trace = false;
 };
 
 struct Launch {
@@ -202,7 +206,9 @@ class Machine {
  public:
   Machine(const Program& program, Launch launch, Settings settings);
   void run();
+  void trace_open();
   u64 executed = 0;
+  std::vector<Event> events;  // where the launch is traced
 
  private:
   const Program& program_;
@@ -213,15 +219,27 @@ class Machine {
   std::deque<Copy> copies_;
   std::vector<LoadedTile> tiles_;
   size_t last_segment_ = 0;
+  Shadow shadow_;                                              // of global memory
+  std::unordered_map<const u8*, std::vector<Message>> addresses_;  // where something was released
   u32 scratch32_[8][LANES];
   u64 scratch64_[8][LANES];
   int next_scratch_ = 0;
   int lane_ = -1;  // the lane at fault, for reports
+  std::pair<const Warp*, u64> turn_{nullptr, 0};  // whose it is, and since when
+
+  // trace.cpp
+  void record(Event::Kind kind, const Warp& warp, u64 begin, int line, s64 what, u64 address, u64 number);
+  bool traced_ready(Warp& warp, Group& group);
+  void trace_wait(const Warp& warp, const Group& group);
+  void trace_turn();
+  void trace_copy(const Copy& copy);
+  void trace_wgmmas(const Warp& warp, const WgmmaGroup& group);
 
   // scheduler.cpp
   std::unique_ptr<Cluster> start(u32 index);
   void start_warp(Cta& cta, Warp& warp, int index);
   bool finished(const Cluster& cluster);
+  static bool polls(const Ins& ins);
   bool turn(Warp& warp, u32 quantum);
   int runnable(Warp& warp);
   bool ready(Warp& warp, Group& group);
@@ -286,6 +304,7 @@ class Machine {
   bool wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask);
   MBarrier& barrier_at(Cta& cta, u32 offset);
   void arrive(MBarrier& barrier, u32 count);
+  void arrive_at(Warp& warp, const Cta& cta, MBarrier& barrier, const Ins& ins, u32 lanes);
   void complete(MBarrier& barrier);
   std::string describe(const MBarrier& barrier) const;
 
@@ -313,16 +332,38 @@ class Machine {
   void check_steps(WgmmaGroup& group, const Fetched& a, const Fetched& b);
 
   // races.cpp
-  std::string name_of(const Cluster& cluster, u32 actor) const;
-  void release(Warp& warp, Clock& into);
-  void fence_proxy(Warp& warp);
-  [[noreturn]] void race(Cta& cta, u32 word, const char* what, u32 actor, const char* did, int line);
-  void after_write(Cta& cta, const Clock& clock, u32 word, const char* what, bool through_async);
-  void after_reads(Cta& cta, const Clock& clock, u32 word, const char* what, u32 own);
-  void observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, int line);
-  void observe_copy(Warp& warp, Cta& cta, u32 offset, u64 bytes, const MBarrier& barrier, int line);
-  void observe_fetch(const Warp& warp, Cta& cta, const Clock& clock, u32 offset, u32 bytes, u32 number);
+  u32 new_actor(Cluster& cluster, u32 count);
+  std::string name_of(u32 actor, const Cta* cta) const;
+  std::string place_name(u64 address, const Cta* cta) const;
+  std::shared_ptr<const Clock> snapshot(Warp& warp);
+  void release(Warp& warp, u32 lanes, Clock& into);
+  void acquire(Warp& warp, u32 lanes, const Clock& from);
+  void order_lanes(Warp& warp, u32 before, u32 after, u32 clock);
+  void meet_lanes(Warp& warp, u32 mask);
+  void fence_proxy(Warp& warp, u32 lanes);
+  bool lanes_ordered(const Warp& warp, const Epoch& before, u32 lanes) const;
+  bool ordered(const Epoch& before, const Touch& touch) const;
+  bool proxied(const Epoch& before, const Touch& touch) const;
+  [[noreturn]] void race(const Epoch& before, bool wrote, const Touch& touch, u64 address, const Cta* cta) const;
+  [[noreturn]] void missing_fence(const Epoch& before, const Touch& touch, u64 address, const Cta* cta) const;
+  Touch touch_of(const Warp& warp, const Ins& ins, bool write) const;
+  Touch touch_of(const Copy& copy, bool write, u32 actor, u32 clock) const;
+  void touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta);
+  void note_read(Page& page, u32 index, const Touch& touch);
+  void after_reads(Page& page, u32 index, const Touch& touch, u64 address, Epoch& known, const Cta* cta);
+  void observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, const Ins& ins);
+  void observe_global(Warp& warp, u64 address, u64 bytes, bool write, const Ins& ins);
+  void observe_copy(const Copy& copy);
+  u8* copied(const Copy& copy, u64 address, u64 bytes, const char* what);
+  void reach_stores(Warp& warp, u32 lanes, u64 pending, bool read_only);
+  void observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 offset, u32 bytes);
+  void after_fetches(Cta& cta, const Clock& known, u32 offset, u32 bytes, const char* what);
   void observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, bool from_afar);
+
+  // orders.cpp
+  void order_access(Warp& warp, const Ins& ins, u32 lanes, const u8* place);
+  void take(Warp& warp, u32 lanes, const Message& message);
+  void fence(Warp& warp, const Ins& ins, u32 lanes);
 
   // registers
   void check_read(const Warp& warp, int slot, u32 mask) {

@@ -91,16 +91,20 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
       throw Problem("out of bounds", "parameter space offset " + hex(address));
     return launch_.params.data() + address;
   }
+  if (space == Word::global) {
+    u8* place = global(address, bytes, write ? "a store" : "a load");
+    observe_global(warp, address, bytes, write, ins);
+    return place;
+  }
   if (space == Word::const_) {
     if (write || !in_constants(address, bytes)) throw Problem("out of bounds", "constant space address " + hex(address));
     return reinterpret_cast<u8*>(address);
   }
-  if (space == Word::global) return global(address, bytes, write ? "a store" : "a load");
   u32 offset;
   Cta& cta = cta_of(warp, static_cast<u32>(address), space != Word::shared_cluster, &offset);
   if (ins.op == Op::atom || ins.op == Op::red) shared(cta, offset, bytes, false);
   u8* place = shared(cta, offset, bytes, write);
-  observe(warp, cta, offset, bytes, write, ins.line);
+  observe(warp, cta, offset, bytes, write, ins);
   return place;
 }
 
@@ -124,6 +128,7 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
     if (!(mask >> l & 1)) continue;
     lane_ = l;
     u8* bytes = locate_byte(warp, ins, address[l], total, !load);
+    if (ins.order) order_access(warp, ins, 1u << l, bytes);
     for (int e = 0; e < count; ++e) {
       if (load) {
         u64 value = 0;

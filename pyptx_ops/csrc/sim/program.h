@@ -123,6 +123,9 @@ enum Flag : u32 {
   CARRY = 2048
 };
 
+// What an access or a fence orders, and in its upper bits for whom: 1 the CTA, 2 the cluster, 3 the device.
+enum Order : u32 { STRONG = 1, ACQUIRE = 2, RELEASE = 4, SCOPE_SHIFT = 4 };
+
 constexpr int bytes_of(Type t) {
   switch (t) {
     case Type::b8:
@@ -206,6 +209,7 @@ struct Ins {
   u32 flags = 0;
   int n = 0;  // a number of the opcode: the N of a matrix shape, the target of a branch
   int m = 0, k = 0;
+  u32 order = 0;
   int line = 0;
   int guard = -1;
   bool guard_not = false;
@@ -217,6 +221,7 @@ struct Ins {
   int args() const { return static_cast<int>(first.size()); }
   const Operand& arg(int a, int element = 0) const { return operands[first[a] + element]; }
   int size(int a) const { return count[a]; }
+  u32 scope() const { return order >> SCOPE_SHIFT; }
 };
 
 struct Slot {

@@ -1,9 +1,14 @@
-// Who may touch shared memory when: vector clocks of warps and of what they started.
+// Who may touch memory when: vector clocks of warps and of what they started.
 //
-// Actors of a cluster: its warps, each warp's wgmmas, and each mbarrier, whose clock is its phase and stands for the
-// copies that report to it. A warp knows up to which clock of every actor it may rely on (`seen`), and for which of
-// those writes a proxy fence has been passed (`proxied`), so that the asynchronous proxy sees them too. Knowledge
-// travels through barriers. A word remembers its last write and who has read it since.
+// Actors of a cluster: its warps, each warp's wgmmas, each mbarrier, whose clock is its phase and stands for the copies
+// that report to it, and the bulk stores of a lane, once as readers and once as writers. A warp's clock counts its
+// instructions. A warp knows up to which clock of every actor it may rely on (`seen`), and for which of those writes a
+// proxy fence has been passed (`proxied`), so that the asynchronous proxy sees them too. Knowledge travels through
+// barriers, and through acquire and release at an address. Lanes of a warp are in order up to its last bar.warp.sync
+// (`aligned`), and what some of its lanes release does not hold for the others (`Part`).
+//
+// A word remembers its last write and its reads since that nothing orders among each other. Since a later access in
+// order after these is in order after all before, that is enough.
 #include <algorithm>
 
 #include "machine.h"
@@ -11,154 +16,363 @@
 namespace sim {
 namespace {
 
-u32 at(const std::vector<u32>& clocks, u32 actor) { return actor < clocks.size() ? clocks[actor] : 0; }
+constexpr u32 LOCAL = 0xFFFF;  // of an actor's number: within its cluster
 
-void join(std::vector<u32>& into, const std::vector<u32>& from) {
-  if (into.size() < from.size()) into.resize(from.size());
-  for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
-}
-
-void raise(std::vector<u32>& clocks, u32 actor, u32 clock) {
-  if (clocks.size() <= actor) clocks.resize(actor + 1);
-  clocks[actor] = std::max(clocks[actor], clock);
+bool atomic_to(const Epoch& a, const Epoch& b) {
+  if (!a.strong || !b.strong) return false;
+  return a.actor >> 16 == b.actor >> 16 || (a.strong == 3 && b.strong == 3);
 }
 
 }  // namespace
 
-void Clock::learn(const Clock& other) {
-  join(seen, other.seen);
-  join(proxied, other.proxied);
+u32 Machine::new_actor(Cluster& cluster, u32 count) {
+  u32 first = cluster.actors;
+  cluster.actors += count;
+  if (cluster.actors > LOCAL) throw Problem("unsupported", "more barriers and copies than the machine can tell apart");
+  return first;
 }
 
-void Clock::reach(u32 actor, u32 clock) {
-  raise(seen, actor, clock);
-  raise(proxied, actor, clock);
+std::string Machine::name_of(u32 actor, const Cta* cta) const {
+  u32 each = (program_.threads() + LANES - 1) / LANES, warps = each * program_.cluster, local = actor & LOCAL;
+  if (local >= 2 * warps) return "a copy";
+  std::string text = local >= warps ? "a wgmma of warp " : "warp ";
+  local %= warps;
+  text += std::to_string(local % each);
+  if (cta && cta->rank == local / each && cta->cluster->number == actor >> 16) return text;
+  u32 id[3];
+  place_cta(actor >> 16, local / each, id);
+  return text + " of CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
 }
 
-Shadow::Shadow(u32 bytes, u32 cluster_warps, u32 own_warps)
-    : writes(bytes / WORD + 1),
-      reads(static_cast<u32*>(std::calloc(static_cast<size_t>(bytes / WORD + 1) * cluster_warps, sizeof(u32))),
-            std::free),
-      fetches(static_cast<u32*>(std::calloc(static_cast<size_t>(bytes / CHUNK + 1) * own_warps, sizeof(u32))),
-              std::free),
-      cluster_warps(cluster_warps),
-      own_warps(own_warps) {
-  if (!reads || !fetches) throw std::bad_alloc();
+std::shared_ptr<const Clock> Machine::snapshot(Warp& warp) {
+  if (!warp.shot) warp.shot = std::make_shared<const Clock>(warp.now);
+  return warp.shot;
 }
 
-std::string Machine::name_of(const Cluster& cluster, u32 actor) const {
-  u32 each = static_cast<u32>(cluster.ctas[0].warps.size()), warps = each * static_cast<u32>(cluster.ctas.size());
-  if (actor >= 2 * warps) return "a copy";
-  std::string text = actor >= warps ? "a wgmma of warp " : "warp ";
-  actor %= warps;
-  text += std::to_string(actor % each);
-  return cluster.ctas.size() > 1 ? text + " of CTA " + std::to_string(actor / each) + " of the cluster" : text;
-}
-
-// What a warp has done is known to whoever waits for this.
-void Machine::release(Warp& warp, Clock& into) {
+// What these lanes have done, and what they know, is known to whoever waits for this.
+void Machine::release(Warp& warp, u32 lanes, Clock& into) {
   into.learn(warp.now);
-  raise(warp.now.seen, warp.actor, at(warp.now.seen, warp.actor) + 1);
+  bool all = (lanes & warp.alive) == warp.alive;
+  into.see(warp.actor, all ? warp.clock : warp.aligned);
+  if (!all) into.reach_part({warp.actor, lanes, warp.clock, 0});
 }
 
-// Everything that the warp relies on becomes visible to the asynchronous proxy.
-void Machine::fence_proxy(Warp& warp) {
-  join(warp.now.proxied, warp.now.seen);
-  raise(warp.now.seen, warp.actor, at(warp.now.seen, warp.actor) + 1);
+void Machine::acquire(Warp& warp, u32 lanes, const Clock& from) {
+  warp.now.learn(from);
+  warp.shot.reset();
+  order_lanes(warp, ALL, lanes, from.seen_of(warp.actor));
+  for (const Part& part : from.parts)
+    if (part.actor == warp.actor) order_lanes(warp, part.lanes, lanes, part.seen);
 }
 
-void Machine::race(Cta& cta, u32 word, const char* what, u32 actor, const char* did, int line) {
-  Problem problem("race", std::string("shared memory offset ") + std::to_string(word * WORD) +
-                              (cta.cluster->ctas.size() > 1 ? " of CTA " + std::to_string(cta.rank) : "") + " is " +
-                              what + ", and nothing orders that after " + name_of(*cta.cluster, actor) + " " + did +
-                              " it");
-  if (line) problem.others.emplace_back(line, name_of(*cta.cluster, actor) + " " + did + " it");
+// What `before` did up to a clock comes before what `after` does from now on.
+void Machine::order_lanes(Warp& warp, u32 before, u32 after, u32 clock) {
+  if (clock <= warp.aligned) return;
+  if ((before & after & warp.alive) == warp.alive) {
+    warp.aligned = clock;
+    return;
+  }
+  if (!warp.lanes) warp.lanes = std::make_unique<LaneOrder>();
+  for (int b = 0; b < LANES; ++b)
+    for (int a = 0; a < LANES && (after >> b & 1); ++a)
+      if (before >> a & 1) (*warp.lanes)[b][a] = std::max((*warp.lanes)[b][a], clock);
+}
+
+// bar.warp.sync: these lanes know of each other all that any of them knows.
+void Machine::meet_lanes(Warp& warp, u32 mask) {
+  if (warp.lanes && (mask & warp.alive) != warp.alive) {
+    std::array<u32, LANES> known{};
+    for (int b = 0; b < LANES; ++b)
+      for (int a = 0; a < LANES && (mask >> b & 1); ++a) known[a] = std::max(known[a], (*warp.lanes)[b][a]);
+    for (int b = 0; b < LANES; ++b)
+      if (mask >> b & 1) (*warp.lanes)[b] = known;
+  }
+  order_lanes(warp, mask, mask, warp.clock);
+}
+
+// Everything that these lanes rely on becomes visible to the asynchronous proxy.
+void Machine::fence_proxy(Warp& warp, u32 lanes) {
+  warp.now.pass_fence();
+  if ((lanes & warp.alive) == warp.alive)
+    warp.now.trust(warp.actor, warp.clock);
+  else
+    warp.now.reach_part({warp.actor, lanes, 0, warp.clock});
+  warp.shot.reset();
+}
+
+bool Machine::lanes_ordered(const Warp& warp, const Epoch& before, u32 lanes) const {
+  if (!lanes || before.clock <= warp.aligned || before.clock == warp.clock) return true;
+  bool one = !(lanes & (lanes - 1));
+  u32 others = one ? before.lanes & ~lanes : before.lanes;
+  if (!others) return true;
+  if (!warp.lanes) return false;
+  for (int b = 0; b < LANES; ++b)
+    for (int a = 0; a < LANES && (lanes >> b & 1); ++a)
+      if ((others >> a & 1) && a != b && (*warp.lanes)[b][a] < before.clock) return false;
+  return true;
+}
+
+bool Machine::ordered(const Epoch& before, const Touch& touch) const {
+  if (before.actor == touch.self) return before.clock <= touch.until && lanes_ordered(*touch.warp, before, touch.lanes);
+  if (before.actor >> 16 == touch.self >> 16) return touch.known->sees(before.actor & LOCAL, before.clock, before.lanes);
+  if (!touch.known->elsewhere) return false;
+  auto found = touch.known->elsewhere->find(before.actor >> 16);
+  return found != touch.known->elsewhere->end() &&
+         found->second.sees(before.actor & LOCAL, before.clock, before.lanes);
+}
+
+// Whether an ordinary write has passed a proxy fence.
+bool Machine::proxied(const Epoch& before, const Touch& touch) const {
+  const Clock* known = touch.known;
+  if (before.actor >> 16 != touch.self >> 16) {
+    if (!known->elsewhere) return true;  // a race, not a missing fence
+    auto found = known->elsewhere->find(before.actor >> 16);
+    if (found == known->elsewhere->end()) return true;
+    known = &found->second;
+  }
+  return known->sees_proxied(before.actor & LOCAL, before.clock, before.lanes);
+}
+
+std::string Machine::place_name(u64 address, const Cta* cta) const {
+  if (cta)
+    return "shared memory offset " + std::to_string(address) +
+           (program_.cluster > 1 ? " of CTA " + std::to_string(cta->rank) : "");
+  for (const Segment& s : launch_.segments)
+    if (address >= s.base && address < s.base + s.size)
+      return "byte " + std::to_string(address - s.base) + " of a tensor of " + std::to_string(s.size) + " bytes";
+  return "global memory";
+}
+
+void Machine::race(const Epoch& before, bool wrote, const Touch& touch, u64 address, const Cta* cta) const {
+  std::string who = name_of(before.actor, cta), did = wrote ? " wrote it" : " read it";
+  std::string what = touch.mark.async ? (touch.writes ? "overwritten by a copy" : "read by a copy")
+                                      : (touch.writes ? "written" : "read");
+  if (before.async && !wrote && cta) {
+    Problem problem("copy in flight", place_name(address, cta) + " is " + what +
+                                          " while a store that was not waited for still reads it");
+    problem.others.emplace_back(before.line, "the store");
+    throw problem;
+  }
+  std::string by = before.actor == touch.self && before.lanes ? "another lane of the warp" : who;
+  Problem problem("race", place_name(address, cta) + " is " + what + ", and nothing orders that after " + by + did);
+  if (before.line) problem.others.emplace_back(static_cast<int>(before.line), by + did);
   throw problem;
 }
 
-void Machine::after_write(Cta& cta, const Clock& clock, u32 word, const char* what, bool through_async) {
-  const Shadow::Write& last = cta.shadow->writes[word];
-  if (!last.line) return;
-  if (at(clock.seen, last.actor) < last.clock) race(cta, word, what, last.actor, "wrote", last.line);
-  if (through_async && !last.async && at(clock.proxied, last.actor) < last.clock) {
-    Problem problem("missing proxy fence", std::string("shared memory offset ") + std::to_string(word * WORD) + " is " +
-                                               what +
-                                               " through the asynchronous proxy; it was written through the generic "
-                                               "one, and no fence.proxy.async lies between");
-    problem.others.emplace_back(last.line, name_of(*cta.cluster, last.actor) + " wrote it");
-    throw problem;
-  }
+void Machine::missing_fence(const Epoch& before, const Touch& touch, u64 address, const Cta* cta) const {
+  Problem problem("missing proxy fence",
+                  place_name(address, cta) + " is " + (touch.writes ? "overwritten" : "read") +
+                      " through the asynchronous proxy; it was written through the generic one, and no "
+                      "fence.proxy.async lies between");
+  problem.others.emplace_back(static_cast<int>(before.line), name_of(before.actor, cta) + " wrote it");
+  throw problem;
 }
 
-// Everybody who has read the word is done; a write of `own` needs no order with its own reads.
-void Machine::after_reads(Cta& cta, const Clock& clock, u32 word, const char* what, u32 own) {
-  Shadow& shadow = *cta.shadow;
-  u32* reads = shadow.reads.get() + static_cast<size_t>(word) * shadow.cluster_warps;
-  for (u32 w = 0; w < shadow.cluster_warps; ++w)
-    if (reads[w] && w != own && at(clock.seen, w) < reads[w]) race(cta, word, what, w, "read", 0);
-  u32* fetches = shadow.fetches.get() + static_cast<size_t>(word / (CHUNK / WORD)) * shadow.own_warps;
-  for (u32 w = 0; w < shadow.own_warps; ++w) {
-    u32 actor = shadow.cluster_warps + cta.rank * shadow.own_warps + w;
-    if (!fetches[w] || at(clock.seen, actor) >= fetches[w]) continue;
-    const auto& log = cta.wgmma_log[w / 4];
-    race(cta, word, what, actor, "read", static_cast<int>(log[fetches[w] - 1][0]));
-  }
+// Checks an access against what is remembered of its place, and remembers it. cta: null for global memory.
+void Machine::touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta) {
+  Epoch write, read;  // that have been found in order; neighbours are mostly alike
+  shadow.each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+    for (u32 i = first; i < last; ++i) {
+      const Epoch& before = page.writes[i];
+      if (before.clock && !before.alike(write)) {
+        u64 at = address + (i - first) * page.unit;
+        if (!atomic_to(before, touch.mark) && !ordered(before, touch)) race(before, true, touch, at, cta);
+        if (touch.mark.async && !before.async && !proxied(before, touch)) missing_fence(before, touch, at, cta);
+        write = before;
+      }
+    }
+    for (u32 i = first; i < last; ++i) {
+      Epoch& before = page.reads[i];
+      if (!touch.writes) {
+        if (!before.more && (!before.clock || (read.clock && before.alike(read)))) {
+          before = touch.mark;
+          continue;
+        }
+        const Epoch old = before;
+        note_read(page, i, touch);
+        if (before.alike(touch.mark) && !before.more) read = old;  // others like it are replaced too
+        continue;
+      }
+      if (before.clock) after_reads(page, i, touch, address + (i - first) * page.unit, read, cta);
+      page.writes[i] = touch.mark;
+    }
+  });
 }
 
-void Machine::observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, int line) {
-  if (bytes < WORD) return;  // words are told apart, not the bytes in them
-  Shadow& shadow = *cta.shadow;
-  for (const Copy& copy : copies_) {
-    bool stores = copy.kind == Copy::tensor_store || copy.kind == Copy::bulk_store;
-    if (!write || !stores || !copy.snapshot.empty() || copy.cta != &cta) continue;
-    if (offset + bytes <= copy.shared || copy.shared + copy.bytes <= offset) continue;
-    Problem problem("copy in flight", "shared memory offset " + std::to_string(offset - SHARED_BASE) +
-                                          " is written while a store that was not waited for still reads it");
-    problem.others.emplace_back(copy.ins->line, "the store");
-    throw problem;
-  }
-  u32 first = (offset - SHARED_BASE) / WORD, last = (offset - SHARED_BASE + bytes - 1) / WORD;
-  for (u32 word = first; word <= last; ++word) {
-    after_write(cta, warp.now, word, write ? "written" : "read", false);
-    if (write) {
-      after_reads(cta, warp.now, word, "written", warp.actor);
-      shadow.writes[word] = {at(warp.now.seen, warp.actor), static_cast<u16>(warp.actor), false, line};
-    } else {
-      shadow.reads[static_cast<size_t>(word) * shadow.cluster_warps + warp.actor] = at(warp.now.seen, warp.actor);
+// Everybody who has read the place is done, which is forgotten then. known: a read that is in order.
+void Machine::after_reads(Page& page, u32 index, const Touch& touch, u64 address, Epoch& known, const Cta* cta) {
+  auto check = [&](const Epoch& before) {
+    if (before.alike(known) || atomic_to(before, touch.mark)) return;
+    if (!ordered(before, touch)) race(before, false, touch, address, cta);
+    known = before;
+  };
+  Epoch& read = page.reads[index];
+  check(read);
+  if (read.more) {
+    check(page.seconds[index]);
+    auto others = page.others.find(index);
+    if (others != page.others.end()) {
+      for (const Epoch& other : others->second) check(other);
+      page.others.erase(others);
     }
   }
+  read = Epoch();
 }
 
-void Machine::observe_copy(Warp& warp, Cta& cta, u32 offset, u64 bytes, const MBarrier& barrier, int line) {
-  u32 first = (offset - SHARED_BASE) / WORD, count = static_cast<u32>(bytes / WORD);
-  for (u32 word = first; word < first + count && word < cta.shadow->writes.size(); ++word) {
-    after_write(cta, warp.now, word, "overwritten by a copy", false);
-    after_reads(cta, warp.now, word, "overwritten by a copy", ~0u);
-    cta.shadow->writes[word] = {static_cast<u32>(barrier.phase) + 1, static_cast<u16>(barrier.actor), true, line};
+// A read takes the place of one that comes before it in order. Of readers in several clusters two are remembered: who
+// writes without an order between clusters races with one of them.
+void Machine::note_read(Page& page, u32 index, const Touch& touch) {
+  const Epoch& mark = touch.mark;
+  auto replaces = [&](Epoch& before) {
+    bool same = before.actor == mark.actor;
+    if (same && !mark.async && (before.clock == mark.clock || !lanes_ordered(*touch.warp, before, touch.lanes))) {
+      before.clock = mark.clock;  // by several lanes
+      before.lanes |= mark.lanes;
+      return true;
+    }
+    if (before.clock && !(same && mark.async) && !ordered(before, touch)) return false;
+    u32 more = before.more;
+    before = mark;
+    before.more = more;
+    return true;
+  };
+  Epoch& read = page.reads[index];
+  if (replaces(read)) return;
+  if (page.seconds.empty()) page.seconds.resize(page.reads.size());
+  Epoch& second = page.seconds[index];
+  if (!read.more) second = Epoch();
+  read.more = 1;
+  if (replaces(second) || read.actor >> 16 != second.actor >> 16) return;
+  if (read.actor >> 16 != mark.actor >> 16) {
+    second = mark;
+    return;
+  }
+  std::vector<Epoch>& others = page.others[index];
+  for (Epoch& other : others)
+    if (replaces(other)) return;
+  others.push_back(mark);
+}
+
+Touch Machine::touch_of(const Warp& warp, const Ins& ins, bool write) const {
+  Touch touch{&warp.now, warp.actor | warp.cta->cluster->number << 16, warp.clock, &warp, 0, write, Epoch()};
+  bool together = ins.op == Op::ldmatrix || ins.op == Op::stmatrix || lane_ < 0;
+  touch.lanes = together ? ALL : 1u << lane_;
+  touch.mark.clock = warp.clock;
+  touch.mark.actor = touch.self;
+  touch.mark.lanes = touch.lanes;
+  touch.mark.line = static_cast<u32>(ins.line);
+  touch.mark.strong = ins.order & STRONG ? ins.scope() : 0;
+  return touch;
+}
+
+// An ordinary or atomic access of shared memory by a lane, or by the whole warp.
+void Machine::observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, const Ins& ins) {
+  touch(*cta.shadow, offset - SHARED_BASE, bytes, touch_of(warp, ins, write), &cta);
+  if (write) after_fetches(cta, warp.now, offset, bytes, "written");
+}
+
+void Machine::observe_global(Warp& warp, u64 address, u64 bytes, bool write, const Ins& ins) {
+  touch(shadow_, address, bytes, touch_of(warp, ins, write), nullptr);
+}
+
+// What a copy relies on is what its issuer knew.
+Touch Machine::touch_of(const Copy& copy, bool write, u32 actor, u32 clock) const {
+  const Warp& warp = *copy.issuer;
+  u32 number = warp.cta->cluster->number << 16;
+  Touch touch{copy.known.get(), warp.actor | number, copy.issued, &warp, 1u << copy.lane, write, Epoch()};
+  touch.mark.clock = clock;
+  touch.mark.actor = actor | number;
+  touch.mark.line = static_cast<u32>(copy.ins->line);
+  touch.mark.async = 1;
+  return touch;
+}
+
+// The shared memory that a copy writes until its mbarrier completes, or reads until its group is waited for.
+void Machine::observe_copy(const Copy& copy) {
+  if (copy.barrier_cta) {
+    const MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
+    u32 phase = static_cast<u32>(barrier.phase) + 1;
+    touch(*copy.cta->shadow, copy.shared - SHARED_BASE, copy.bytes, touch_of(copy, true, barrier.actor, phase), copy.cta);
+    after_fetches(*copy.cta, *copy.known, copy.shared, static_cast<u32>(copy.bytes), "overwritten by a copy");
+  } else {
+    u32 reader = copy.issuer->bulk_actor[copy.lane];
+    touch(*copy.cta->shadow, copy.shared - SHARED_BASE, copy.bytes, touch_of(copy, false, reader, copy.number), copy.cta);
   }
 }
 
-// number: of the wgmma among its warp's, from 1; 0 for a copy.
-void Machine::observe_fetch(const Warp& warp, Cta& cta, const Clock& clock, u32 offset, u32 bytes, u32 number) {
-  u32 first = (offset - SHARED_BASE) / WORD;
-  for (u32 word = first; word < first + bytes / WORD; ++word) after_write(cta, clock, word, "read", true);
-  if (number)
-    for (u32 chunk = first * WORD / CHUNK; chunk < (first * WORD + bytes) / CHUNK; ++chunk)
-      cta.shadow->fetches[static_cast<size_t>(chunk) * cta.shadow->own_warps + static_cast<u32>(warp.index)] = number;
+// Global memory that a copy reads or writes.
+u8* Machine::copied(const Copy& copy, u64 address, u64 bytes, const char* what) {
+  u8* place = global(address, bytes, what);
+  if (copy.barrier_cta) {
+    const MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
+    touch(shadow_, address, bytes, touch_of(copy, false, barrier.actor, static_cast<u32>(barrier.phase) + 1), nullptr);
+  } else {
+    u32 writer = copy.issuer->bulk_actor[copy.lane] + 1;
+    touch(shadow_, address, bytes, touch_of(copy, true, writer, copy.number), nullptr);
+  }
+  return place;
+}
+
+// The lanes have waited for their bulk stores but the last `pending` groups: for the reads of shared memory, or all.
+void Machine::reach_stores(Warp& warp, u32 lanes, u64 pending, bool read_only) {
+  for (int l = 0; l < LANES; ++l) {
+    if (!(lanes >> l & 1) || !warp.bulk_actor[l] || warp.bulk_open[l] < pending) continue;
+    u32 number = static_cast<u32>(warp.bulk_open[l] - pending);  // groups count from 0, clocks from 1
+    warp.now.reach(warp.bulk_actor[l], number);
+    if (!read_only) warp.now.reach(warp.bulk_actor[l] + 1, number);
+    warp.shot.reset();
+  }
+}
+
+// wgmma reads 16 bytes or more at a time; number: of the wgmma among its warp's, from 1.
+void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 offset, u32 bytes) {
+  u32 start = offset - SHARED_BASE;
+  cta.shadow->each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+    for (u32 i = first; i < last; ++i) {
+      const Epoch& write = page.writes[i];
+      if (!write.clock || write.alike(op.in_order)) continue;
+      Touch touch{op.clock.get(), warp.actor | cta.cluster->number << 16, op.issued, &warp, 0, false, Epoch()};
+      touch.mark.async = 1;
+      u64 at = address + (i - first) * page.unit;
+      if (!ordered(write, touch)) race(write, true, touch, at, &cta);
+      if (!write.async && !proxied(write, touch)) missing_fence(write, touch, at, &cta);
+      op.in_order = write;
+    }
+  });
+  if (cta.fetches.empty()) cta.fetches.assign((cta.data.size() / CHUNK + 1) * cta.warps.size(), 0);
+  for (u32 chunk = start / CHUNK; chunk < (start + bytes) / CHUNK; ++chunk)
+    cta.fetches[chunk * cta.warps.size() + static_cast<u32>(warp.index)] = op.number;
+}
+
+// Every wgmma that has read these bytes is waited for.
+void Machine::after_fetches(Cta& cta, const Clock& known, u32 offset, u32 bytes, const char* what) {
+  if (cta.fetches.empty()) return;
+  u32 warps = static_cast<u32>(cta.warps.size()), cluster_warps = warps * program_.cluster, start = offset - SHARED_BASE;
+  u32 first = cluster_warps + cta.rank * warps;
+  for (u32 chunk = start / CHUNK; chunk <= (start + bytes - 1) / CHUNK; ++chunk)
+    for (u32 w = 0; w < warps; ++w) {
+      u32 number = cta.fetches[static_cast<size_t>(chunk) * warps + w];
+      if (number <= known.seen_of(first + w)) continue;
+      std::string who = name_of((first + w) | cta.cluster->number << 16, &cta) + " read it";
+      Problem problem("race", place_name(chunk * CHUNK, &cta) + " is " + what + ", and nothing orders that after " + who);
+      problem.others.emplace_back(static_cast<int>(cta.wgmma_log[w / 4][number - 1][0]), who);
+      throw problem;
+    }
 }
 
 // A barrier may be used by those who know that it was initialised; by copies and other CTAs after its own fence.
 void Machine::observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, bool from_afar) {
-  if (at(warp.now.seen, barrier.initialiser) < barrier.initialised) {
+  const Touch touch{&warp.now, warp.actor | cta.cluster->number << 16, warp.clock, &warp, 0, false, Epoch()};
+  if (!ordered(barrier.initialised, touch)) {
     Problem problem("race", "an mbarrier is used, and nothing orders that after its initialisation");
-    problem.others.emplace_back(barrier.line, name_of(*cta.cluster, barrier.initialiser) + " initialised it");
+    problem.others.emplace_back(barrier.line, name_of(barrier.initialised.actor, &cta) + " initialised it");
     throw problem;
   }
   if (!from_afar || barrier.published) return;
   Problem problem(
       "missing fence.mbarrier_init",
       "an mbarrier is used by a copy or another CTA, and no fence.mbarrier_init follows its initialisation");
-  problem.others.emplace_back(barrier.line, name_of(*cta.cluster, barrier.initialiser) + " initialised it");
+  problem.others.emplace_back(barrier.line, name_of(barrier.initialised.actor, &cta) + " initialised it");
   throw problem;
 }
 

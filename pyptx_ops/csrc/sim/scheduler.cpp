@@ -63,8 +63,6 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
   warp.busy.assign(program_.slots.size(), 0);
   warp.registers = program_.registers;
   warp.actor = cta.rank * static_cast<u32>(cta.warps.size()) + static_cast<u32>(index);
-  warp.now.reach(warp.actor, 1);
-  warp.now.proxied.clear();
   for (const Preset& preset : program_.presets) {
     u64 lanes[LANES];
     for (u32 l = 0; l < LANES; ++l) lanes[l] = special(preset, cta, warp, l);
@@ -83,6 +81,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
   cluster->ctas.resize(program_.cluster);
   u32 warps = (program_.threads() + LANES - 1) / LANES;
   cluster->actors = 2 * warps * program_.cluster;
+  cluster->number = index;
   for (u32 rank = 0; rank < program_.cluster; ++rank) {
     Cta& cta = cluster->ctas[rank];
     cta.cluster = cluster.get();
@@ -91,7 +90,7 @@ std::unique_ptr<Cluster> Machine::start(u32 index) {
     cta.data.assign(program_.shared_bytes, 0xCB);
     cta.state.assign(program_.shared_bytes, static_cast<u8>(Byte::unset));
     cta.origin.assign(program_.shared_bytes / CHUNK + 1, Origin());
-    cta.shadow = std::make_unique<Shadow>(program_.shared_bytes, warps * program_.cluster, warps);
+    cta.shadow = std::make_unique<Shadow>(program_.shared_bytes);
     cta.warps.resize(warps);
     for (u32 w = 0; w < warps; ++w) start_warp(cta, cta.warps[w], static_cast<int>(w));
   }
@@ -109,7 +108,7 @@ bool Machine::ready(Warp& warp, Group& group) {
     case Wait::named:
       if (warp.cta->named[group.address].generation == group.generation) return false;
       ++group.pc;  // its arrival has been counted
-      warp.now.learn(warp.cta->named[group.address].done);
+      acquire(warp, warp.alive, warp.cta->named[group.address].done);
       break;
     case Wait::cluster:
       if (warp.cta->cluster->phase == group.generation) return false;
@@ -133,7 +132,8 @@ bool Machine::ready(Warp& warp, Group& group) {
 int Machine::runnable(Warp& warp) {
   int best = -1;
   for (size_t i = 0; i < warp.groups.size(); ++i)
-    if (ready(warp, warp.groups[i]) && (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
+    if ((settings_.trace ? traced_ready(warp, warp.groups[i]) : ready(warp, warp.groups[i])) &&
+        (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
       best = static_cast<int>(i);
   return best;
 }
@@ -148,10 +148,17 @@ void Machine::settle(Warp& warp) {
         ++j;
         continue;
       }
+      if (settings_.trace) trace_wait(warp, a), trace_wait(warp, b), a.since = 0;
       a.mask |= b.mask;
       a.wait = Wait::none;
       warp.groups.erase(warp.groups.begin() + static_cast<std::ptrdiff_t>(j));
     }
+}
+
+// What a loop that waits for others does: they go on in between.
+bool Machine::polls(const Ins& ins) {
+  return ins.op == Op::nanosleep || ins.op == Op::mbarrier_test_wait || ins.op == Op::atom ||
+         (ins.op == Op::ld && (ins.order & STRONG));
 }
 
 bool Machine::turn(Warp& warp, u32 quantum) {
@@ -167,7 +174,7 @@ bool Machine::turn(Warp& warp, u32 quantum) {
       locate(std::move(problem), warp, program_.code[static_cast<size_t>(pc)]);
     }
     if (warp.groups.size() > 1) settle(warp);
-    if (warp.groups.empty()) return true;
+    if (warp.groups.empty() || polls(program_.code[static_cast<size_t>(pc)])) return true;
     if (settings_.limit && executed > settings_.limit)
       throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
   }
@@ -279,7 +286,9 @@ void Machine::run() {
     bool progress = false;
     for (Warp* warp : warps) {
       if (warp->alive == 0) continue;
+      turn_ = {warp, executed};
       progress |= turn(*warp, quantum);
+      if (settings_.trace) trace_turn();
       if (shuffles) {
         progress |= advance_copies(false);
         if (!warp->queue.empty() && random_() % 4 == 0) carry_out_wgmma(*warp);

@@ -25,6 +25,7 @@ void Machine::complete(MBarrier& barrier) {
     barrier.pending = barrier.expected;
     barrier.gathering.reach(barrier.actor, static_cast<u32>(barrier.phase));
     barrier.done = barrier.gathering;
+    barrier.done_far = barrier.gathering_far;
   }
 }
 
@@ -33,6 +34,15 @@ void Machine::arrive(MBarrier& barrier, u32 count) {
     throw Problem("barrier misuse", "more arrivals than the mbarrier expects in a phase: " + describe(barrier));
   barrier.pending -= count;
   complete(barrier);
+}
+
+// An arrival at CTA scope orders nothing for other CTAs.
+void Machine::arrive_at(Warp& warp, const Cta& cta, MBarrier& barrier, const Ins& ins, u32 lanes) {
+  if (ins.flags & RELAXED) return;
+  if (&cta == warp.cta)
+    release(warp, lanes, barrier.gathering);
+  else if (ins.scope() != 1)
+    release(warp, lanes, barrier.gathering_far);
 }
 
 void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
@@ -56,14 +66,18 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
       MBarrier& fresh = cta.barriers[offset];
       fresh.expected = fresh.pending = number[l];
       fresh.line = ins.line;
-      fresh.actor = cta.cluster->actors++;
-      fresh.initialiser = warp.actor;
-      fresh.initialised = warp.now.seen[warp.actor];
+      fresh.actor = new_actor(*cta.cluster, 1);
+      fresh.initialised = touch_of(warp, ins, true).mark;
       continue;
     }
     MBarrier& barrier = barrier_at(cta, offset);
     observe_barrier(warp, cta, barrier, &cta != warp.cta);
-    if (arrives && !(ins.flags & RELAXED)) release(warp, barrier.gathering);
+    if (arrives) {
+      u32 alike = 0;  // lanes that arrive at this barrier
+      for (int other = 0; other < LANES; ++other)
+        alike |= (mask >> other & 1 && address[other] == address[l] ? 1u : 0u) << other;
+      if (!(alike & ((1u << l) - 1))) arrive_at(warp, cta, barrier, ins, alike);
+    }
     state[l] = barrier.phase;
     if (ins.op == Op::mbarrier_inval) {
       for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::unset);
@@ -97,7 +111,10 @@ bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
     observe_barrier(warp, cta, barrier, false);
     if ((barrier.phase & 1) != parity[l]) {
       done |= 1u << l;
-      if (!(ins.flags & RELAXED) && __builtin_popcount(done) == 1) warp.now.learn(barrier.done);
+      if (!(ins.flags & RELAXED) && (done & (done - 1)) == 0) {
+        acquire(warp, mask, barrier.done);
+        if (ins.scope() != 1) acquire(warp, mask, barrier.done_far);
+      }
     } else if (ins.op == Op::mbarrier_try_wait) {
       group.wait = Wait::mbarrier;
       group.address = offset;
@@ -123,13 +140,13 @@ bool Machine::named_barrier(Warp& warp, Group& group, const Ins& ins) {
                                         " threads, while others wait at it with " + std::to_string(barrier.expected));
   barrier.expected = wanted;
   barrier.arrived += LANES;
-  release(warp, barrier.gathering);
+  release(warp, warp.alive, barrier.gathering);
   if (barrier.arrived >= barrier.expected) {
     barrier.arrived = 0;
     ++barrier.generation;
     barrier.done = std::move(barrier.gathering);
     barrier.gathering = Clock();
-    if (ins.op == Op::bar_sync) warp.now.learn(barrier.done);
+    if (ins.op == Op::bar_sync) acquire(warp, warp.alive, barrier.done);
     return true;
   }
   if (ins.op == Op::bar_arrive) return true;
@@ -149,7 +166,7 @@ bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask
       warp.cluster_arrived[l] = true;
       warp.cluster_phase[l] = cluster.phase;
       ++cluster.arrived;
-      if (!(ins.flags & RELAXED) && l == __builtin_ctz(mask)) release(warp, cluster.gathering);
+      if (!(ins.flags & RELAXED) && l == __builtin_ctz(mask)) release(warp, mask, cluster.gathering);
     } else {
       if (!warp.cluster_arrived[l])
         throw Problem("barrier misuse", "a thread waits at the cluster barrier without having arrived");
@@ -163,7 +180,7 @@ bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask
   if (ins.op == Op::cluster_wait) {
     for (int l = 0; l < LANES; ++l)
       if (mask >> l & 1) warp.cluster_arrived[l] = false;
-    warp.now.learn(cluster.done);
+    acquire(warp, mask, cluster.done);
     return true;
   }
   complete_cluster(cluster);
@@ -225,11 +242,12 @@ bool Machine::synchronise(Warp& warp, Group& group, const Ins& ins, u32 mask) {
     case Op::mbarrier_expect_tx:
     case Op::mbarrier_complete_tx: mbarrier(warp, ins, mask); break;
     case Op::fence_mbarrier_init:
-      for (auto& [offset, barrier] : warp.cta->barriers) barrier.published |= barrier.initialiser == warp.actor;
+      for (auto& [offset, barrier] : warp.cta->barriers)
+        barrier.published |= barrier.initialised.actor == (warp.actor | warp.cta->cluster->number << 16);
       break;
-    case Op::fence_proxy_async: fence_proxy(warp); break;
+    case Op::fence_proxy_async: fence_proxy(warp, mask); break;
     case Op::membar:
-    case Op::fence: break;
+    case Op::fence: fence(warp, ins, mask); break;
     default: return false;
   }
   ++group.pc;

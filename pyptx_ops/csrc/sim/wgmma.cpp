@@ -38,7 +38,7 @@ u32 MatrixLayout::address(u32 row, u32 k) const {
 const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, const char* operand, u32 row, u32 k) {
   try {
     const u8* place = shared(*warp.cta, address, UNIT, false);
-    observe_fetch(warp, *warp.cta, op.clock, address, UNIT, op.number);
+    observe_fetch(warp, *warp.cta, op, address, UNIT);
     return place;
   } catch (Problem& problem) {
     Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(row) + ", k " +
@@ -125,8 +125,6 @@ void Machine::carry_out_wgmma(Warp& warp) {
 
 void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
   if (mask != ALL) throw Problem("warp divergence", "wgmma by part of a warp");
-  const Clock before = warp.now;
-  ++warp.now.seen[warp.actor];  // what the warp does from here on is later than the wgmma
   bool in_registers = ins.size(ARG_A) > 1, accumulate = (read_pred(warp, ins.arg(ARG_SCALE_D), mask) & 1) != 0;
   for (int i = 0; i < ins.size(ARG_D); ++i) {
     int slot = ins.arg(ARG_D, i).slot;
@@ -136,7 +134,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
                                                              : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
-  Wgmma op{&ins, 0, 0, accumulate, {}, before, static_cast<u32>(warp.wgmmas) + 1};
+  Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1, {}};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
     for (int l = 1; l < LANES; ++l)
@@ -167,6 +165,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
     warp.valid[slot] = 0;
   }
   ++group.left;
+  if (!group.last) group.since = executed, group.line = ins.line;
   group.last = op.number;
   warp.queue.push_back(std::move(op));
   if (settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2))
@@ -178,8 +177,10 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
     while (warp.wgmma_groups.front().left) carry_out_wgmma(warp);
     for (int slot : warp.wgmma_groups.front().owned)
       if (--warp.busy[slot] == 0) warp.valid[slot] = ALL;
-    u32 warps = warp.cta->shadow->cluster_warps;
+    u32 warps = program_.cluster * static_cast<u32>(warp.cta->warps.size());
     warp.now.reach(warps + warp.actor, warp.wgmma_groups.front().last);
+    warp.shot.reset();
+    if (settings_.trace) trace_wgmmas(warp, warp.wgmma_groups.front());
     warp.wgmma_groups.pop_front();
   }
 }

@@ -52,6 +52,12 @@ HINTS = frozenset(
     ["weak", "volatile", "cache", "nc", "l1", "l2", "l2evict", "L2::cache_hint", "uni", "cta", "aligned", "level",
      "sem", "scope", "vec", "shape", "num", "dim", "variant", "oob", "noftz", "mmio", "primary", "secondary"]
 )  # fmt: skip
+STRONG, ACQUIRE, RELEASE, SCOPE_SHIFT = 1, 2, 4, 4
+SEMANTICS = {
+    "relaxed": STRONG, "acquire": STRONG | ACQUIRE, "release": STRONG | RELEASE,
+    "acq_rel": STRONG | ACQUIRE | RELEASE, "sc": STRONG | ACQUIRE | RELEASE,
+}  # fmt: skip
+SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}
 
 # The modifiers that an instruction's words carry, as the core reads them; of several the first that is given.
 TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
@@ -157,7 +163,7 @@ class _Encoder:
         for names in MODIFIER_WORDS:
             given = (values[name] for name in names if values.get(name) and values[name] != "tile")
             words.append(_number(WORDS, next(given, None)))
-        words += [flags, *self._sizes(line, values), line.number]
+        words += [flags, *self._sizes(line, values), _order(meaning, values), line.number]
         words += [self._slot(guard.name) if guard else -1, isinstance(line.guard, Negated)]
         named = dict(zip([operand.name for operand in form.operands], line.operands))
         operands = in_order(meaning, named)
@@ -268,6 +274,18 @@ def _number(table: Mapping[str, int], name: Value) -> int:
     if name not in table:
         raise ValueError(f"the simulator does not have .{name}")
     return table[str(name)]
+
+
+def _order(meaning: str, values: Mapping[str, Value]) -> int:
+    """What an access or a fence orders, as in the core's `Order`, and its scope in the upper bits; 0 says nothing."""
+    sem, scope = values.get("sem"), values.get("scope")
+    if meaning in ("atom", "red"):
+        sem, scope = sem or "relaxed", scope or "gpu"
+    elif meaning == "membar":
+        sem, scope = "sc", {"cta": "cta", "gl": "gpu", "sys": "sys"}[str(values["level"])]
+    elif values.get("volatile"):
+        sem, scope = "relaxed", "sys"
+    return (SEMANTICS[str(sem)] if sem else 0) | (SCOPES[str(scope)] << SCOPE_SHIFT if scope else 0)
 
 
 def _decode(line: Line) -> tuple[Form, dict[str, Value]]:
