@@ -42,6 +42,7 @@ def environment(commit: str | None = None) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "gpu": torch.cuda.get_device_name() if cuda else None,
+        "cpu": _processor(),
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if cuda else None,
         "cuda": torch.version.cuda,
         "torch": torch.__version__,
@@ -83,6 +84,15 @@ def _commit() -> str | None:
     if commit and _output("git", "-C", root, "status", "--porcelain", "--untracked-files=no"):
         return f"{commit}-dirty"
     return commit
+
+
+def _processor() -> str:
+    """The CPU's name, as its maker gives it, where the system tells."""
+    try:
+        told = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        told = None
+    return told[1] if told else platform.processor() or platform.machine()
 
 
 def _output(*command: str) -> str | None:

@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "doctor": Command("pyptx_ops.doctor", "tell what is installed and which path each op takes"),
     "build": Command("pyptx_ops.build", "trace and assemble the kernels"),
+    "sim": Command("pyptx_ops.sim", "run kernels on the simulator and report what they must not do", ("torch",)),
 }
 
 

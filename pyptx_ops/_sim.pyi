@@ -22,9 +22,10 @@ def run(
     policy: int,
     seed: int,
     limit: int,
+    trace: bool,
     /,
-) -> tuple[int, tuple[str, str, int, str, list[tuple[int, str]]] | None]:
-    """Runs a grid: (warp instructions executed, problem or None).
+) -> tuple[int, tuple[str, str, int, str, list[tuple[int, str]]] | None, bytes]:
+    """Runs a grid: (warp instructions executed, problem or None, what happened when, if that is asked for).
 
     A problem: its kind, message, PTX line, where, and (line, text) of who else was involved.
 

@@ -15,18 +15,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from . import launch
 from .dsl import Kernel
 from .dsl.ir import Function, Instruction
-from .dsl.sim import Program, load, map_words, run
+from .dsl.sim import Program, Timeline, load, map_words, run
 from .dsl.types import Param
 from .kernels.hopper.families import FAMILIES
 from .manifest import Manifest, ManifestError
 
-__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "simulate"]
+__all__ = ["ARCH", "SimulatedKernel", "SimulatedLauncher", "launch_kernel", "simulate"]
 
 ARCH = "sm_90a"
 FORMATS = {"pointer": "Q", "u32": "I", "i32": "i", "u64": "Q", "i64": "q", "f32": "f", "f64": "d"}
@@ -38,9 +39,14 @@ class SimulatedLauncher:
     seed, policy: of the order in which warps and asynchronous operations take place (`dsl.sim.POLICIES`).
     multiprocessors: how many the kernels are told of; few make persistent kernels take several tiles per CTA.
     limit: warp instructions of a launch after which it is taken to be endless.
+    timeline: to which launches are added.
     """
 
-    def __init__(self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000):
+    def __init__(
+        self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000,
+        timeline: Timeline | None = None,
+    ):  # fmt: skip
+        self.timeline = timeline
         self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
         self.executed = 0  # warp instructions so far
         self.launches: Counter[str] = Counter()  # of each kernel
@@ -77,7 +83,7 @@ class SimulatedKernel:
         launcher.launches[self.name] += 1
         launcher.executed += run(
             self.program, grid, params, maps, storages(tensors),
-            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit,
+            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, timeline=launcher.timeline,
         )  # fmt: skip
 
     def prepare(self, device: int, /) -> None:
@@ -85,6 +91,35 @@ class SimulatedKernel:
 
     def attributes(self, device: int, /) -> dict[str, int]:
         return {}
+
+
+def launch_kernel(kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float) -> None:
+    """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
+
+    args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
+    Raises SimulationError, and TypeError or ValueError for arguments that do not fit the parameters.
+    """
+    if len(args) != len(kernel.params):
+        raise TypeError(f"{kernel.entry} takes {len(kernel.params)} arguments, got {len(args)}")
+    used = launch.current_launcher() if launch.simulated_multiprocessors() is not None else SimulatedLauncher()
+    assert isinstance(used, SimulatedLauncher)
+    values: list[int | float] = []
+    for param, arg in zip(kernel.params, args, strict=True):
+        if not isinstance(arg, torch.Tensor):
+            values.append(arg)
+        elif param.tensor_map:
+            values += described(arg)
+        else:
+            values.append(arg.data_ptr())
+    SimulatedKernel(used, kernel).launch_on([arg for arg in args if isinstance(arg, torch.Tensor)], grid, *values)
+
+
+def described(tensor: torch.Tensor) -> list[int]:
+    """A tensor as a tensor map takes it: address, sizes (innermost first), byte strides of all but the innermost."""
+    sizes, strides = tensor.shape[::-1], tensor.stride()[::-1]
+    if not strides or strides[0] != 1:
+        raise ValueError(f"a tensor map wants the last dimension contiguous, got strides {tensor.stride()}")
+    return [tensor.data_ptr(), *sizes, *(stride * tensor.element_size() for stride in strides[1:])]
 
 
 @cache
@@ -142,7 +177,12 @@ def storages(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 @contextmanager
 def simulate(
-    *, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000
+    *,
+    seed: int = 0,
+    policy: str = "lazy",
+    multiprocessors: int = 4,
+    limit: int = 200_000_000,
+    trace: str | Path | None = None,
 ) -> Iterator[SimulatedLauncher]:
     """Inside the block the ops run their Hopper kernels on CPU tensors of bf16 and fp16, in this process only.
 
@@ -152,9 +192,15 @@ def simulate(
             "reverse" (late, and the last one first), or "random".
         multiprocessors: how many the ops plan for.
         limit: warp instructions of one launch after which it is taken to be endless.
+        trace: a file for a timeline of the launches, which Perfetto and Chrome show; written when the block ends.
 
     Raises (in an op): pyptx_ops.dsl.sim.SimulationError at the first thing that a kernel must not do.
     """
-    with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit)) as launcher:
-        assert isinstance(launcher, SimulatedLauncher)
-        yield launcher
+    timeline = None if trace is None else Timeline()
+    try:
+        with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit, timeline)) as launcher:
+            assert isinstance(launcher, SimulatedLauncher)
+            yield launcher
+    finally:
+        if timeline is not None and trace is not None:
+            Path(trace).write_text(timeline.json())

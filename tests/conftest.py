@@ -9,6 +9,8 @@ import hypothesis
 import pytest
 import torch
 
+pytest_plugins = ("pytester",)
+
 hypothesis.settings.register_profile("pyptx", deadline=None)
 hypothesis.settings.load_profile("pyptx")
 

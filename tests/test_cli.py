@@ -27,7 +27,7 @@ def test_help(capsys):
         main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("demo", "doctor", "build"))
+    assert all(command in text for command in ("demo", "doctor", "build", "sim"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"]])
@@ -38,7 +38,7 @@ def test_bad_command(arguments, capsys):
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["demo", "doctor", "build"])
+@pytest.mark.parametrize("command", ["demo", "doctor", "build", "sim"])
 def test_each_command_has_help(command, capsys):
     if command == "demo":
         pytest.importorskip("transformers")

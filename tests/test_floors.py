@@ -44,6 +44,7 @@ FLOORS: dict[str, tuple[str, ...] | None] = {
     "__init__": ("ops", "integrations", "simulator"),
     "__main__": None,
     "doctor": None,
+    "sim": None,
     "demo*": None,
     "bench*": None,
 }

@@ -15,7 +15,7 @@ import numpy as np
 __all__ = ["LANES", "PER_DIGEST", "WIDE", "Golden", "digests"]
 
 FORMAT = 1
-LANES = 128  # kept
+LANES = 64  # kept
 WIDE = 4096  # run, and digested
 PER_DIGEST = 512
 DIGEST = 8  # bytes

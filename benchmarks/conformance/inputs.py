@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pyptx_ops.dsl.isa.row import Operand
-
 from .forms import Case
+from .kernels import Given
 
 __all__ = ["draw"]
 
@@ -31,14 +30,13 @@ TURNS = [0.5, 1.5, 2.5, 3.5, 127.5, 128.5, 254.5, 255.5, 32767.5, 65535.5, 127, 
          1 + 2.0**-9, 1 + 2.0**-11, 1 + 2.0**-12, 1 + 3 * 2.0**-11, 4.0, 9.0, 10.0]  # fmt: skip
 
 
-def draw(case: Case, operand: Operand, element: int, lanes: int) -> Words:
-    """One word a lane for an operand, or for one element of a vector of them."""
-    assert operand.type is not None
-    random = _Random(f"{case.name}/{operand.name}/{element}")
-    special = _special(case, operand)
+def draw(case: Case, given: Given, lanes: int, seed: str = "") -> Words:
+    """One word a lane."""
+    random = _Random(f"{case.name}/{given.name}/{given.element}{seed}")
+    special = _special(case, given)
     if special:
-        return special(random, lanes) & _mask(operand.type.bits)
-    return _typed(random, operand.type.name, lanes)
+        return special(random, lanes) & _mask(given.type.bits)
+    return _typed(random, given.type.name, lanes)
 
 
 class _Random:
@@ -168,8 +166,38 @@ SPECIAL: dict[tuple[str, str], Source] = {
 }  # fmt: skip
 
 
-def _special(case: Case, operand: Operand) -> Source | None:
+def _fragment(kind: str, bits: int) -> Source:
+    """Words of matrix elements. Floating ones are finite and of like magnitudes, as in a product."""
+
+    def words(random: _Random, lanes: int) -> Words:
+        if kind not in FLOATS:
+            return random.words(lanes)
+        width = sum((1, *FLOATS[kind]))
+        result = np.zeros(lanes, np.uint64)
+        for at in range(0, bits, width):
+            result |= _moderate(random, kind, lanes) << np.uint64(at)
+        return result
+
+    return words
+
+
+def _moderate(random: _Random, kind: str, lanes: int) -> Words:
+    exponent_bits, mantissa_bits = FLOATS[kind]
+    spread = 3 if exponent_bits < 6 else 8
+    exponent = random.below(2 * spread, lanes) + np.uint64((1 << (exponent_bits - 1)) - 1 - spread)
+    sign = random.below(2, lanes) << np.uint64(exponent_bits)
+    magnitude = (sign | exponent) << np.uint64(mantissa_bits) | (random.words(lanes) & _mask(mantissa_bits))
+    return np.where(random.below(16, lanes) == 0, np.uint64(0), magnitude)
+
+
+def _special(case: Case, given: Given) -> Source | None:
     """Operands for which most words of their type would say little."""
-    if operand.name in ("position", "length"):
+    if given.name in ("position", "length"):
         return _small(70)
-    return SPECIAL.get((case.row.path, operand.name))
+    if given.name == "row":
+        return _pool(*range(32))
+    if "atype" in case.values and case.kind in ("plain", "wgmma") and case.row.path[:2] != "dp":
+        kinds = {"a": "atype", "b": "btype", "c": "ctype", "d": "dtype"}
+        kind = case.values.get(kinds[given.name[-1]]) or case.values["atype"]
+        return _fragment(str(kind), given.type.bits)
+    return SPECIAL.get((case.row.path, given.name))

@@ -14,7 +14,7 @@ from pyptx_ops.launch import Kernel, default_launcher
 
 from .forms import Case
 from .inputs import draw
-from .kernels import THREADS, outputs, sources, trace
+from .kernels import SCRATCH_ROWS, THREADS, outputs, sources, trace
 from .modules import read_index
 
 __all__ = ["Gpu", "Machine", "Simulator", "inputs_of"]
@@ -24,7 +24,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 def inputs_of(case: Case, lanes: int) -> Words:
     """(operands, lanes) words; one row of zeros where nothing is taken."""
-    rows = [draw(case, operand, element, lanes) for operand, element in sources(case)]
+    rows = [draw(case, given, lanes) for given in sources(case)]
     return np.stack(rows or [np.zeros(lanes, np.uint64)])
 
 
@@ -58,10 +58,10 @@ class Gpu:
         lanes = -(-count // THREADS) * THREADS
         padded = np.pad(inputs, ((0, 0), (0, lanes - count)))
         source = torch.from_numpy(padded.view(np.int64)).cuda()
-        out = torch.zeros(len(outputs(case)), lanes, dtype=torch.int64, device="cuda")
+        out = torch.zeros(len(outputs(case)) + SCRATCH_ROWS, lanes, dtype=torch.int64, device="cuda")
         stream = torch.cuda.current_stream().cuda_stream
         kernel.launch(0, stream, lanes // THREADS, 1, 1, source.data_ptr(), out.data_ptr(), 8 * lanes)
-        result: Words = out.cpu().numpy().view(np.uint64)[:, :count]
+        result: Words = out.cpu().numpy().view(np.uint64)[:-SCRATCH_ROWS, :count]
         return result
 
 
@@ -78,8 +78,8 @@ class Simulator:
         count = inputs.shape[1]
         lanes = -(-count // THREADS) * THREADS
         source = np.ascontiguousarray(np.pad(inputs, ((0, 0), (0, lanes - count))))
-        out = np.zeros((len(outputs(case)), lanes), dtype=np.uint64)
+        out = np.zeros((len(outputs(case)) + SCRATCH_ROWS, lanes), dtype=np.uint64)
         segments = [(array.ctypes.data, array.nbytes) for array in (source, out)]
         params = struct.pack("<QQQ", source.ctypes.data, out.ctypes.data, 8 * lanes)
         run(program, (lanes // THREADS, 1, 1), params, (), segments)
-        return out[:, :count]
+        return out[:-SCRATCH_ROWS, :count]

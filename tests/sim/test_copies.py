@@ -17,7 +17,7 @@ Steps = frozenset[str]
 
 
 def ring(size: int, wait: str, left_out: str = "") -> Kernel:
-    """Three groups of cp.async, each read by another thread after its wait; the last one zero-filled from its middle."""
+    """Three groups of cp.async, each read by another thread after its wait; the last zero-filled from its middle."""
     cache = "cg" if size == 16 else "ca"
     vec, kind = {4: (None, "b32"), 8: ("v2", "b32"), 16: ("v4", "b32")}[size]
     with Kernel("ring", block=(THREADS, 1, 1)) as k:

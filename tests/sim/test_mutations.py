@@ -1,8 +1,8 @@
 """Every synchronising instruction of shipped GEMMs is left out or changed in turn: the simulator finds it.
 
-What survives is explained: `bar.warp.sync` orders lanes of one warp, which are one actor here; without
-`setmaxnreg.inc` a kernel still runs on registers that are not counted; and where the split kernel's producer does not
-arrive at the cluster barrier, it exits soon, which counts as an arrival.
+What survives is explained: without `setmaxnreg.inc` ptxas keeps the consumers within the registers of the launch, which
+spills but computes the same; and where the split kernel's producer does not arrive at the cluster barrier, it exits
+soon, which counts as an arrival.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from pyptx_ops.kernels.hopper.tuning import gemm as gemm_tuning
 
 NAMES = ("gemm_bf16_xk_yk_128x128x64_s6", "gemm_bf16_xk_yk_128x16x64_s5_swap_split2_b2")
 CONFIGS = [c for c in gemm_tuning.configs() if c.name in NAMES]
-RUNS = [(200, "lazy", 0), (1200, "lazy", 0), (200, "random", 1), (1200, "random", 2), (1200, "eager", 0)]
+F32, BF16 = torch.float32, torch.bfloat16  # of the result: each has an epilogue of its own
+RUNS = [
+    (200, "lazy", 0, BF16), (1200, "lazy", 0, F32), (200, "random", 1, BF16), (1200, "random", 2, F32),
+    (1200, "eager", 0, BF16),
+]  # fmt: skip
 SYNCHRONISES = re.compile(r"(@!?%p\d+ )?(mbarrier\.|wgmma\.(fence|commit|wait)|bar\.|barrier\.|fence\.|setmaxnreg)")
-EXPLAINED = ("bar.warp.sync", "setmaxnreg.inc", "barrier.cluster.arrive")
+EXPLAINED = ("setmaxnreg.inc", "barrier.cluster.arrive")
 NOTHING = "fence.acq_rel.cta;"
 
 
@@ -57,15 +61,15 @@ def found(config: GemmConfig, program: Program, monkeypatch: pytest.MonkeyPatch)
     """Whether a run is stopped, or gives a wrong result."""
     monkeypatch.setattr(simulator, "program_of", lambda kernel: program)
     m, n = config.tokens + config.tokens // 2, config.weights + 40
-    for k, policy, order in RUNS:
+    for k, policy, order, dtype in RUNS:
         gemm_host._plans.clear()
         a, b = torch.randint(-3, 4, (m, k)).bfloat16(), torch.randint(-3, 4, (n, k)).bfloat16()
         try:
             with pyptx_ops.simulate(policy=policy, seed=order, multiprocessors=1, limit=3_000_000):
-                out = pyptx_ops.gemm(a, b.t(), out_dtype=torch.float32)
+                out = pyptx_ops.gemm(a, b.t(), out_dtype=dtype)
         except SimulationError:
             return True
-        if not torch.equal(out, a.float() @ b.float().t()):
+        if not torch.equal(out, (a.float() @ b.float().t()).to(dtype)):
             return True
     return False
 
@@ -83,4 +87,4 @@ def test_mutants_are_found(config: GemmConfig, monkeypatch: pytest.MonkeyPatch) 
     unexplained = [what for what in survivors if not any(word in what for word in EXPLAINED)]
     assert total > 40
     assert not unexplained, "\n".join(unexplained)
-    assert len(survivors) < 0.1 * total
+    assert len(survivors) <= 0.05 * total

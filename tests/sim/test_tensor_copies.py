@@ -19,7 +19,7 @@ NUMPY = {"u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "i32": np.int32, "u
 
 
 def through(spec: TensorMapSpec, load_at: tuple[int, ...], store_at: tuple[int, ...], op: str | None = None) -> Kernel:
-    """A tile of `source` is loaded, written out as it lies in shared memory, and stored to `target`, or reduced into it."""
+    """A tile of `source` is loaded, written out as it lies, and stored to `target`, or reduced into it."""
     nbytes = int(np.prod(spec.box)) * np.dtype(NUMPY[spec.dtype]).itemsize
     dim = f"{spec.rank}d"
     with Kernel("through", block=(THREADS, 1, 1)) as k:

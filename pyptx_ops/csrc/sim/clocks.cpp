@@ -85,13 +85,18 @@ bool Clock::sees_proxied(u32 actor, u32 clock, u32 lanes) const {
 }
 
 void Page::split() {
-  std::vector<Cell> bytes(BYTES);
-  for (u32 i = 0; i < BYTES; ++i) bytes[i] = cells[i / unit];
+  auto spread = [&](std::vector<Epoch>& epochs) {
+    std::vector<Epoch> bytes(epochs.empty() ? 0 : BYTES);
+    for (u32 i = 0; i < bytes.size(); ++i) bytes[i] = epochs[i / unit];
+    epochs = std::move(bytes);
+  };
+  spread(writes);
+  spread(reads);
+  spread(seconds);
   std::unordered_map<u32, std::vector<Epoch>> all;
-  for (const auto& [cell, epochs] : readers)
-    for (u32 i = 0; i < unit; ++i) all[cell * unit + i] = epochs;
-  cells = std::move(bytes);
-  readers = std::move(all);
+  for (const auto& [word, epochs] : others)
+    for (u32 i = 0; i < unit; ++i) all[word * unit + i] = epochs;
+  others = std::move(all);
   unit = 1;
 }
 

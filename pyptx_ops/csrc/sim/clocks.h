@@ -40,21 +40,19 @@ struct Epoch {
   u32 line : 24;
   u32 strong : 2;  // scope of an atomic access: 1 CTA, 2 cluster, 3 device
   u32 async : 1;
-  u32 more : 1;  // of reads: others are in the page's table
+  u32 more : 1;  // of reads: there are others
   Epoch() : line(0), strong(0), async(0), more(0) {}
+  bool alike(const Epoch& e) const { return clock == e.clock && actor == e.actor && lanes == e.lanes; }
 };
 
-// The last write of a unit of memory, and a read since.
-struct Cell {
-  Epoch write, read;
-};
-
-// Cells of 1 KiB: one for 4 bytes, or one a byte once parts of words have been accessed.
+// What is remembered of 1 KiB: of each 4 bytes, or of each byte once parts of words have been accessed, the last write
+// and the reads since that nothing orders among each other: one, a second, and all others.
 struct Page {
   static constexpr u32 BYTES = 1024, WORD = 4;
   u32 unit = WORD;
-  std::vector<Cell> cells = std::vector<Cell>(BYTES / WORD);
-  std::unordered_map<u32, std::vector<Epoch>> readers;  // that nothing orders among each other, by cell
+  std::vector<Epoch> writes = std::vector<Epoch>(BYTES / WORD), reads = std::vector<Epoch>(BYTES / WORD);
+  std::vector<Epoch> seconds;  // empty as long as there are none
+  std::unordered_map<u32, std::vector<Epoch>> others;
   void split();
 };
 
@@ -63,7 +61,7 @@ class Shadow {
  public:
   explicit Shadow(u64 bytes = 0) : dense_(bytes / Page::BYTES + 1) {}
 
-  // f(page, cell's number, address) for each unit of these bytes.
+  // f(page, first unit, past the last one, address of the first) for each page of these bytes.
   template <class F>
   void each(u64 start, u64 bytes, F f) {
     for (u64 at = start, end = start + bytes; at < end;) {
@@ -71,7 +69,9 @@ class Shadow {
       u64 stop = (at / Page::BYTES + 1) * Page::BYTES;
       if (stop > end) stop = end;
       if (page.unit != 1 && (at | stop) % Page::WORD) page.split();
-      for (; at < stop; at += page.unit) f(page, static_cast<u32>(at % Page::BYTES / page.unit), at);
+      u32 first = static_cast<u32>(at % Page::BYTES) / page.unit;
+      f(page, first, first + static_cast<u32>(stop - at) / page.unit, at);
+      at = stop;
     }
   }
 

@@ -58,6 +58,7 @@ void Machine::issue(Copy copy) {
   if (copy.kind != Copy::arrival) observe_copy(copy);
   bool early = settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2);
   if (early) read_source(copy);
+  copy.since = executed;
   copies_.push_back(std::move(copy));
   if (settings_.policy == Policy::eager) finish(copies_.size() - 1);
 }
@@ -159,6 +160,7 @@ void Machine::finish(size_t index) {
   copies_.erase(copies_.begin() + static_cast<std::ptrdiff_t>(index));
   try {
     carry_out(copy);
+    if (settings_.trace) trace_copy(copy);
   } catch (Problem& problem) {
     if (copy.issuer && problem.line == 0) locate(std::move(problem), *copy.issuer, *copy.ins);
     throw;

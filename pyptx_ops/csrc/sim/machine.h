@@ -33,8 +33,8 @@ struct MBarrier {
   int line = 0;
   u32 actor = 0, generic_actor = 0;  // for copies that report to it, through the asynchronous and the generic proxy
   Epoch initialised;
-  bool published = false;                             // by fence.mbarrier_init
-  Clock gathering, done, gathering_far, done_far;     // of this phase and of those before, also from other CTAs
+  bool published = false;                          // by fence.mbarrier_init
+  Clock gathering, done, gathering_far, done_far;  // of this phase and of those before, also from other CTAs
 };
 
 struct NamedBarrier {
@@ -55,6 +55,7 @@ struct Group {
   u32 address = 0, parity = 0, wanted = 0;  // of what it waits for
   u64 generation = 0;
   int wait_closed = -1;  // the cp.async.wait_all that has closed the open groups
+  u64 since = 0;  // when it began to wait, where that is traced
 };
 
 struct Wgmma {
@@ -65,11 +66,14 @@ struct Wgmma {
   std::shared_ptr<const Clock> clock;  // of its warp when it was issued
   u32 issued;                          // that warp's own clock
   u32 number;                          // among its warp's, from 1
+  mutable Epoch in_order;              // a write that it comes after
 };
 
 struct WgmmaGroup {
   size_t left = 0;         // wgmmas that were not carried out yet
   u32 last = 0;            // the number of the last one
+  u64 since = 0;           // when the first one was issued, and its line
+  int line = 0;
   std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
   struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
     u32 tile_a, tile_b;
@@ -174,6 +178,7 @@ struct Copy {
   std::shared_ptr<const Clock> known;  // to its issuer
   u32 issued = 0;                      // the issuer's clock
   u32 actor = 0, number = 0;           // who stands for it in the order of accesses, and that one's clock
+  u64 since = 0;                       // when it was issued
 
   bool writes_shared() const { return kind != store && kind != arrival; }
   bool generic() const { return kind == element || kind == deposit || kind == arrival; }
@@ -187,10 +192,17 @@ struct MapEdit {
   int line;
 };
 
+// Something that took a while, for a trace. times: warp instructions executed so far.
+struct Event {
+  enum Kind : s64 { run, wait, load, store, wgmma };
+  s64 kind, cta, warp, begin, end, line, what, address, number;
+};
+
 struct Settings {
   Policy policy = Policy::lazy;
   u64 seed = 0;
   u64 limit = 0;  // instructions of warps, 0 for none
+  bool trace = false;
 };
 
 struct Launch {
@@ -204,7 +216,9 @@ class Machine {
  public:
   Machine(const Program& program, Launch launch, Settings settings);
   void run();
+  void trace_open();
   u64 executed = 0;
+  std::vector<Event> events;  // where the launch is traced
 
  private:
   const Program& program_;
@@ -224,11 +238,21 @@ class Machine {
   u64 scratch64_[8][LANES];
   int next_scratch_ = 0;
   int lane_ = -1;  // the lane at fault, for reports
+  std::pair<const Warp*, u64> turn_{nullptr, 0};  // whose it is, and since when
+
+  // trace.cpp
+  void record(Event::Kind kind, const Warp& warp, u64 begin, int line, s64 what, u64 address, u64 number);
+  bool traced_ready(Warp& warp, Group& group);
+  void trace_wait(const Warp& warp, const Group& group);
+  void trace_turn();
+  void trace_copy(const Copy& copy);
+  void trace_wgmmas(const Warp& warp, const WgmmaGroup& group);
 
   // scheduler.cpp
   std::unique_ptr<Cluster> start(u32 index);
   void start_warp(Cta& cta, Warp& warp, int index);
   bool finished(const Cluster& cluster);
+  static bool polls(const Ins& ins);
   bool turn(Warp& warp, u32 quantum);
   int runnable(Warp& warp);
   bool ready(Warp& warp, Group& group);
@@ -360,6 +384,7 @@ class Machine {
   Touch touch_of(const Copy& copy, bool write, u32 actor) const;
   void touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta);
   void note_read(Page& page, u32 index, const Touch& touch);
+  void after_reads(Page& page, u32 index, const Touch& touch, u64 address, Epoch& known, const Cta* cta);
   void observe(Warp& warp, Cta& cta, u32 offset, u32 bytes, bool write, const Ins& ins);
   void observe_global(Warp& warp, u64 address, u64 bytes, bool write, const Ins& ins);
   void observe_copy(const Copy& copy);

@@ -1,7 +1,7 @@
 // pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
 //
 //   program = compile(words, names, memory)   words: the kernel as the loader encodes it, int64
-//   executed, problem = run(program, grid, params, maps, segments, policy, seed, limit)
+//   executed, problem, events = run(program, grid, params, maps, segments, policy, seed, limit, trace)
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
@@ -187,27 +187,30 @@ PyObject* run_program(PyObject*, PyObject* args) {
   const char *params, *maps, *segments;
   Py_ssize_t params_size, maps_size, segments_size;
   unsigned grid[3];
-  int policy;
+  int policy, trace;
   unsigned long long seed, limit;
-  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKK", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
-                        &maps_size, &segments, &segments_size, &policy, &seed, &limit))
+  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKKp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
+                        &maps_size, &segments, &segments_size, &policy, &seed, &limit, &trace))
     return nullptr;
   const auto* program = static_cast<const Program*>(PyCapsule_GetPointer(capsule, CAPSULE));
   if (!program) return nullptr;
   u64 executed = 0;
   std::unique_ptr<Problem> found;
   std::string failure;
+  std::vector<Event> events;
   PyThreadState* state = PyEval_SaveThread();
   try {
     Launch launch = read_launch(words_of(maps, maps_size), words_of(segments, segments_size), params, params_size);
     std::memcpy(launch.grid, grid, sizeof grid);
-    Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit});
+    Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit, trace != 0});
     try {
       machine.run();
     } catch (const Problem& problem) {
       found = std::make_unique<Problem>(problem);
     }
     executed = machine.executed;
+    if (trace) machine.trace_open();
+    events = std::move(machine.events);
   } catch (const Problem& problem) {
     found = std::make_unique<Problem>(problem);
   } catch (const std::exception& error) {
@@ -218,8 +221,9 @@ PyObject* run_program(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_RuntimeError, failure.c_str());
     return nullptr;
   }
-  if (found) return Py_BuildValue("(KN)", executed, problem_of(*found));
-  return Py_BuildValue("(KO)", executed, Py_None);
+  PyObject* told = found ? problem_of(*found) : Py_BuildValue("");
+  return Py_BuildValue("(KNy#)", executed, told, events.empty() ? "" : reinterpret_cast<const char*>(events.data()),
+                       static_cast<Py_ssize_t>(events.size() * sizeof(Event)));
 }
 
 PyObject* set_vectors(PyObject*, PyObject* wanted) {
@@ -233,7 +237,7 @@ PyMethodDef methods[] = {
     {"use_vectors", set_vectors, METH_O, "Whether kernels compiled from now on use AVX2 and FMA; whether they do."},
     {"compile", compile_program, METH_VARARGS,
      "The program of encoded words, the names of its registers, and the module's memory."},
-    {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None)."},
+    {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None, events)."},
     {nullptr, nullptr, 0, nullptr},
 };
 

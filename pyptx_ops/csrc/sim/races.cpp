@@ -16,8 +16,7 @@
 namespace sim {
 namespace {
 
-constexpr u32 LOCAL = 0xFFFF;   // of an actor's number: within its cluster
-constexpr size_t READERS = 64;  // of a word that are remembered
+constexpr u32 LOCAL = 0xFFFF;  // of an actor's number: within its cluster
 
 bool atomic_to(const Epoch& a, const Epoch& b) {
   if (!a.strong || !b.strong) return false;
@@ -148,7 +147,7 @@ void Machine::race(const Epoch& before, bool wrote, const Touch& touch, u64 addr
   std::string who = name_of(before.actor, cta), did = wrote ? " wrote it" : " read it";
   std::string what = touch.mark.async ? (touch.writes ? "overwritten by a copy" : "read by a copy")
                                       : (touch.writes ? "written" : "read");
-  if (before.async && !wrote) {
+  if (before.async && !wrote && cta) {
     Problem problem("copy in flight", place_name(address, cta) + " is " + what +
                                           " while a store that was not waited for still reads it");
     problem.others.emplace_back(before.line, "the store");
@@ -171,59 +170,87 @@ void Machine::missing_fence(const Epoch& before, const Touch& touch, u64 address
 
 // Checks an access against what is remembered of its place, and remembers it. cta: null for global memory.
 void Machine::touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta) {
-  Epoch passed_write, passed_read;  // neighbours are mostly alike
-  auto alike = [](const Epoch& a, const Epoch& b) {
-    return a.clock == b.clock && a.actor == b.actor && a.lanes == b.lanes;
-  };
-  shadow.each(start, bytes, [&](Page& page, u32 index, u64 address) {
-    Cell& cell = page.cells[index];
-    const Epoch& write = cell.write;
-    if (write.clock && !alike(write, passed_write)) {
-      if (!atomic_to(write, touch.mark) && !ordered(write, touch)) race(write, true, touch, address, cta);
-      if (touch.mark.async && !write.async && !proxied(write, touch)) missing_fence(write, touch, address, cta);
-      passed_write = write;
-    }
-    if (!touch.writes) {
-      note_read(page, index, touch);
-      return;
-    }
-    const Epoch& read = cell.read;
-    if (read.clock) {
-      if (!alike(read, passed_read) && !atomic_to(read, touch.mark) && !ordered(read, touch)) race(read, false, touch, address, cta);
-      passed_read = read;
-      if (read.more) {
-        for (const Epoch& other : page.readers[index])
-          if (!atomic_to(other, touch.mark) && !ordered(other, touch)) race(other, false, touch, address, cta);
-        page.readers.erase(index);
+  Epoch write, read;  // that have been found in order; neighbours are mostly alike
+  shadow.each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+    for (u32 i = first; i < last; ++i) {
+      const Epoch& before = page.writes[i];
+      if (before.clock && !before.alike(write)) {
+        u64 at = address + (i - first) * page.unit;
+        if (!atomic_to(before, touch.mark) && !ordered(before, touch)) race(before, true, touch, at, cta);
+        if (touch.mark.async && !before.async && !proxied(before, touch)) missing_fence(before, touch, at, cta);
+        write = before;
       }
-      cell.read = Epoch();
     }
-    cell.write = touch.mark;
+    for (u32 i = first; i < last; ++i) {
+      Epoch& before = page.reads[i];
+      if (!touch.writes) {
+        if (!before.more && (!before.clock || (read.clock && before.alike(read)))) {
+          before = touch.mark;
+          continue;
+        }
+        const Epoch old = before;
+        note_read(page, i, touch);
+        if (before.alike(touch.mark) && !before.more) read = old;  // others like it are replaced too
+        continue;
+      }
+      if (before.clock) after_reads(page, i, touch, address + (i - first) * page.unit, read, cta);
+      page.writes[i] = touch.mark;
+    }
   });
 }
 
-// A read takes the place of those that come before it in order.
+// Everybody who has read the place is done, which is forgotten then. known: a read that is in order.
+void Machine::after_reads(Page& page, u32 index, const Touch& touch, u64 address, Epoch& known, const Cta* cta) {
+  auto check = [&](const Epoch& before) {
+    if (before.alike(known) || atomic_to(before, touch.mark)) return;
+    if (!ordered(before, touch)) race(before, false, touch, address, cta);
+    known = before;
+  };
+  Epoch& read = page.reads[index];
+  check(read);
+  if (read.more) {
+    check(page.seconds[index]);
+    auto others = page.others.find(index);
+    if (others != page.others.end()) {
+      for (const Epoch& other : others->second) check(other);
+      page.others.erase(others);
+    }
+  }
+  read = Epoch();
+}
+
+// A read takes the place of one that comes before it in order. Of readers in several clusters two are remembered: who
+// writes without an order between clusters races with one of them.
 void Machine::note_read(Page& page, u32 index, const Touch& touch) {
-  Epoch& read = page.cells[index].read;
+  const Epoch& mark = touch.mark;
   auto replaces = [&](Epoch& before) {
-    bool same = before.clock && before.actor == touch.mark.actor;
-    if (same && !touch.mark.async && (before.clock == touch.mark.clock || !lanes_ordered(*touch.warp, before, touch.lanes))) {
-      before.clock = touch.mark.clock;  // by several lanes
-      before.lanes |= touch.mark.lanes;
+    bool same = before.actor == mark.actor;
+    if (same && !mark.async && (before.clock == mark.clock || !lanes_ordered(*touch.warp, before, touch.lanes))) {
+      before.clock = mark.clock;  // by several lanes
+      before.lanes |= mark.lanes;
       return true;
     }
-    if (before.clock && !(same && touch.mark.async) && !ordered(before, touch)) return false;
+    if (before.clock && !(same && mark.async) && !ordered(before, touch)) return false;
     u32 more = before.more;
-    before = touch.mark;
+    before = mark;
     before.more = more;
     return true;
   };
+  Epoch& read = page.reads[index];
   if (replaces(read)) return;
+  if (page.seconds.empty()) page.seconds.resize(page.reads.size());
+  Epoch& second = page.seconds[index];
+  if (!read.more) second = Epoch();
   read.more = 1;
-  std::vector<Epoch>& others = page.readers[index];
+  if (replaces(second) || read.actor >> 16 != second.actor >> 16) return;
+  if (read.actor >> 16 != mark.actor >> 16) {
+    second = mark;
+    return;
+  }
+  std::vector<Epoch>& others = page.others[index];
   for (Epoch& other : others)
     if (replaces(other)) return;
-  if (others.size() < READERS) others.push_back(touch.mark);
+  others.push_back(mark);
 }
 
 Touch Machine::touch_of(const Warp& warp, const Ins& ins, bool write) const {
@@ -291,16 +318,18 @@ void Machine::reach_stores(Warp& warp, u32 lanes, u64 pending, bool read_only) {
 
 // wgmma reads 16 bytes or more at a time; number: of the wgmma among its warp's, from 1.
 void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 offset, u32 bytes) {
-  Touch touch{op.clock.get(), warp.actor | cta.cluster->number << 16, op.issued, &warp, 0, false, Epoch()};
-  touch.mark.async = 1;
   u32 start = offset - SHARED_BASE;
-  Epoch passed;
-  cta.shadow->each(start, bytes, [&](Page& page, u32 index, u64 address) {
-    const Epoch& write = page.cells[index].write;
-    if (!write.clock || (write.clock == passed.clock && write.actor == passed.actor && write.lanes == passed.lanes)) return;
-    if (!ordered(write, touch)) race(write, true, touch, address, &cta);
-    if (!write.async && !proxied(write, touch)) missing_fence(write, touch, address, &cta);
-    passed = write;
+  cta.shadow->each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+    for (u32 i = first; i < last; ++i) {
+      const Epoch& write = page.writes[i];
+      if (!write.clock || write.alike(op.in_order)) continue;
+      Touch touch{op.clock.get(), warp.actor | cta.cluster->number << 16, op.issued, &warp, 0, false, Epoch()};
+      touch.mark.async = 1;
+      u64 at = address + (i - first) * page.unit;
+      if (!ordered(write, touch)) race(write, true, touch, at, &cta);
+      if (!write.async && !proxied(write, touch)) missing_fence(write, touch, at, &cta);
+      op.in_order = write;
+    }
   });
   if (cta.fetches.empty()) cta.fetches.assign((cta.data.size() / CHUNK + 1) * cta.warps.size(), 0);
   for (u32 chunk = start / CHUNK; chunk < (start + bytes) / CHUNK; ++chunk)

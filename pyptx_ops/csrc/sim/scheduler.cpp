@@ -119,7 +119,8 @@ bool Machine::ready(Warp& warp, Group& group) {
 int Machine::runnable(Warp& warp) {
   int best = -1;
   for (size_t i = 0; i < warp.groups.size(); ++i)
-    if (ready(warp, warp.groups[i]) && (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
+    if ((settings_.trace ? traced_ready(warp, warp.groups[i]) : ready(warp, warp.groups[i])) &&
+        (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
       best = static_cast<int>(i);
   return best;
 }
@@ -134,10 +135,17 @@ void Machine::settle(Warp& warp) {
         ++j;
         continue;
       }
+      if (settings_.trace) trace_wait(warp, a), trace_wait(warp, b), a.since = 0;
       a.mask |= b.mask;
       a.wait = Wait::none;
       warp.groups.erase(warp.groups.begin() + static_cast<std::ptrdiff_t>(j));
     }
+}
+
+// What a loop that waits for others does: they go on in between.
+bool Machine::polls(const Ins& ins) {
+  return ins.op == Op::nanosleep || ins.op == Op::mbarrier_test_wait || ins.op == Op::atom ||
+         (ins.op == Op::ld && (ins.order & STRONG));
 }
 
 bool Machine::turn(Warp& warp, u32 quantum) {
@@ -153,7 +161,7 @@ bool Machine::turn(Warp& warp, u32 quantum) {
       locate(std::move(problem), warp, program_.code[static_cast<size_t>(pc)]);
     }
     if (warp.groups.size() > 1) settle(warp);
-    if (warp.groups.empty()) return true;
+    if (warp.groups.empty() || polls(program_.code[static_cast<size_t>(pc)])) return true;
     if (settings_.limit && executed > settings_.limit)
       throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
   }
@@ -264,7 +272,9 @@ void Machine::run() {
     bool progress = false;
     for (Warp* warp : warps) {
       if (warp->alive == 0) continue;
+      turn_ = {warp, executed};
       progress |= turn(*warp, quantum);
+      if (settings_.trace) trace_turn();
       if (shuffles) {
         progress |= advance_copies(false);
         if (!warp->queue.empty() && random_() % 4 == 0) carry_out_wgmma(*warp);

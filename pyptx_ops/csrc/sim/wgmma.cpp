@@ -134,7 +134,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
                                                              : " is used, and there was no wgmma.fence at all"));
     if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
   }
-  Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1};
+  Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1, {}};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
     for (int l = 1; l < LANES; ++l)
@@ -165,6 +165,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
     warp.valid[slot] = 0;
   }
   ++group.left;
+  if (!group.last) group.since = executed, group.line = ins.line;
   group.last = op.number;
   warp.queue.push_back(std::move(op));
   if (settings_.policy == Policy::eager || (settings_.policy == Policy::random && random_() % 2))
@@ -179,6 +180,7 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
     u32 warps = program_.cluster * static_cast<u32>(warp.cta->warps.size());
     warp.now.reach(warps + warp.actor, warp.wgmma_groups.front().last);
     warp.shot.reset();
+    if (settings_.trace) trace_wgmmas(warp, warp.wgmma_groups.front());
     warp.wgmma_groups.pop_front();
   }
 }

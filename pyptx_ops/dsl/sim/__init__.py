@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .loader import Program, load
 from .report import POLICIES, Report, SimulationError, map_words, run
+from .timeline import Timeline
 
-__all__ = ["POLICIES", "Program", "Report", "SimulationError", "load", "map_words", "run"]
+__all__ = ["POLICIES", "Program", "Report", "SimulationError", "Timeline", "load", "map_words", "run"]

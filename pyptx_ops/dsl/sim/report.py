@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ... import _sim
 from ..types import TensorMapSpec
 from .loader import Program
+from .timeline import Timeline
 
 __all__ = ["POLICIES", "Report", "SimulationError", "map_words", "run"]
 
@@ -94,19 +95,24 @@ def run(
     policy: str = "lazy",
     seed: int = 0,
     limit: int = 0,
+    timeline: Timeline | None = None,
 ) -> int:
     """Run a grid and return how many warp instructions it took. Raises SimulationError.
 
     params: the parameters as they lie in memory.  maps: `map_words` of each tensor map.
     segments: (address, bytes) of the memory that the kernel may touch.
     limit: warp instructions after which a loop is taken to be endless; 0 for none.
+    timeline: to which the launch is added, also where it ends in a report.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy is one of {', '.join(POLICIES)}, got {policy!r}")
     flat = array("q", [word for segment in segments for word in segment])
-    executed, problem = _sim.run(
-        program.handle, grid, params, array("q", maps).tobytes(), flat.tobytes(), POLICIES.index(policy), seed, limit
-    )
+    executed, problem, events = _sim.run(
+        program.handle, grid, params, array("q", maps).tobytes(), flat.tobytes(), POLICIES.index(policy), seed, limit,
+        timeline is not None,
+    )  # fmt: skip
+    if timeline is not None:
+        timeline.add(program, grid, events, executed)
     if problem is not None:
         kind, message, line, where, others = problem
         place = _place(program, line) if line else None
