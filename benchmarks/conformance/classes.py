@@ -17,20 +17,30 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True)
 class Class:
-    """kind: "exact", "ulp" (at most `ulps` away, NaN for NaN) or "allowed set" (NaNs of any payload, else exact)."""
+    """kind: "exact"; or "ulp": within `ulps` steps of the last place, or `absolute` if that is more; NaN for NaN."""
 
     kind: str
     ulps: int = 0
     reason: str = ""
+    absolute: float = 0.0
 
     def __str__(self) -> str:
-        return f"ulp {self.ulps}" if self.kind == "ulp" else self.kind
+        within = f" or {self.absolute:.2g}" if self.absolute else ""
+        return f"ulp {self.ulps}{within}" if self.kind == "ulp" else "exact"
 
 
-EXACT = Class("exact", 0, "the ISA manual settles every bit")
+EXACT = Class("exact", 0, "the ISA manual settles every bit, or readings of the hardware do")
+UNIT = "the table of the special-function unit is not known"
 CLASSES: tuple[tuple[str, Class], ...] = (
-    (r"(ex2|lg2|sin|cos|tanh|rsqrt|sqrt)\.approx", Class("ulp", 2, "a table of the hardware that is not public")),
-    (r"div\.(approx|full)", Class("ulp", 2, "made of an approximate reciprocal")),
+    (r"rsqrt\.approx\.f64", Class("ulp", 4, "two steps of Newton's method on such a table")),
+    (r"(rcp|rsqrt)\.approx\.ftz\.f64", Class("ulp", 1 << 32, UNIT + "; 20 bits of the result count")),
+    (r"(lg2|sin|cos)\.approx", Class("ulp", 2, UNIT, 2.0**-20.5)),
+    (r"tanh\.approx\.f32", Class("ulp", 1 << 13, UNIT + "; it states a relative error of 2^-11")),
+    (r"tanh\.approx\.f16", Class("ulp", 2, UNIT, 2.0**-10.9)),
+    (r"tanh\.approx\.bf16", Class("ulp", 2, UNIT, 2.0**-8)),
+    (r"ex2\.approx\.(f16|ftz\.bf16)", Class("ulp", 3, UNIT)),
+    (r"ex2\.approx", Class("ulp", 1, "how the unit cuts small operands is not known")),
+    (r"(rsqrt|sqrt)\.approx", Class("ulp", 2, UNIT)),
 )
 
 
@@ -53,8 +63,19 @@ def differences(case: Case, wanted: Words, got: Words) -> np.ndarray[Any, np.dty
     apart = np.zeros_like(apart)
     for half in range(packs):
         shift = np.uint64(half * sum((1, *FLOATS[kind])))
-        apart |= _ulps(kind, wanted[0] >> shift, got[0] >> shift) > found.ulps
+        a, b = wanted[0] >> shift, got[0] >> shift
+        apart |= (_ulps(kind, a, b) > found.ulps) & ~(np.abs(_values(kind, a) - _values(kind, b)) <= found.absolute)
     return apart
+
+
+def _values(kind: str, words: Words) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if kind == "f64":
+        return words.view(np.float64)
+    if kind == "f16":
+        return words.astype(np.uint16).view(np.float16).astype(np.float64)
+    single = words << np.uint64(16) if kind == "bf16" else words
+    with np.errstate(invalid="ignore"):
+        return single.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def _ulps(kind: str, a: Words, b: Words) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -179,14 +179,16 @@ def test_atomics_in_turn(op: str, kind: str, space: str, seed: int) -> None:
         target: Reg = place
         if space != "global":
             target = buffer
-            ptx.st(buffer, ptx.ld(place, space="global", type=kind), space=space, type=kind)
+            with k.if_(lane == 0):
+                ptx.st(buffer, ptx.ld(place, space="global", type=kind), space=space, type=kind)
             ptx.bar.warp.sync(0xFFFFFFFF)
         ptx.st(item(out, lane, size), ptx.atom(target, value, space=space, op=op, type=kind), space="global", type=kind)
         if op != "exch":
             ptx.red(target, value, space=space, op=op, type=kind)
         ptx.bar.warp.sync(0xFFFFFFFF)
         if space != "global":
-            ptx.st(place, ptx.ld(target, space=space, type=kind), space="global", type=kind)
+            with k.if_(lane == 0):
+                ptx.st(place, ptx.ld(target, space=space, type=kind), space="global", type=kind)
         ptx.ret()
     info = np.iinfo(KINDS[kind])
     random = np.random.default_rng(seed)

@@ -9,6 +9,7 @@
 
 #include "clocks.h"
 #include "provenance.h"
+#include "tensor_map.h"
 
 namespace sim {
 
@@ -22,20 +23,6 @@ struct Segment {
   u64 base, size;
 };
 
-struct TensorMap {
-  u64 address = 0;
-  int rank = 0, element = 2, swizzle = 0;
-  bool nan = false;
-  u64 dims[5] = {}, strides[5] = {};
-  u32 box[5] = {}, steps[5] = {1, 1, 1, 1, 1};
-  u32 extent(int d) const { return (box[d] + steps[d] - 1) / steps[d]; }  // of the tile in shared memory
-  u64 bytes() const {
-    u64 total = static_cast<u64>(element);
-    for (int d = 0; d < rank; ++d) total *= extent(d);
-    return total;
-  }
-};
-
 // What a byte of shared memory holds.
 enum class Byte : u8 { unset, set, in_flight, barrier };
 
@@ -44,7 +31,7 @@ struct MBarrier {
   s64 tx = 0;
   u64 phase = 0;
   int line = 0;
-  u32 actor = 0;
+  u32 actor = 0, generic_actor = 0;  // for copies that report to it, through the asynchronous and the generic proxy
   Epoch initialised;
   bool published = false;                          // by fence.mbarrier_init
   Clock gathering, done, gathering_far, done_far;  // of this phase and of those before, also from other CTAs
@@ -58,7 +45,7 @@ struct NamedBarrier {
 
 constexpr u32 CHUNK = 16;
 
-enum class Wait : u8 { none, mbarrier, named, cluster, warp, warp_barrier, registers, bulk };
+enum class Wait : u8 { none, mbarrier, named, cluster, warp, warp_barrier, registers, bulk, elements };
 
 // Lanes of a warp that stand at one instruction together.
 struct Group {
@@ -67,6 +54,7 @@ struct Group {
   Wait wait = Wait::none;
   u32 address = 0, parity = 0, wanted = 0;  // of what it waits for
   u64 generation = 0;
+  int wait_closed = -1;  // the cp.async.wait_all that has closed the open groups
   u64 since = 0;  // when it began to wait, where that is traced
 };
 
@@ -123,6 +111,9 @@ struct Warp {
   u64 cluster_phase[LANES] = {};
   u64 bulk_open[LANES] = {};   // the number of the bulk group that is open
   u32 bulk_actor[LANES] = {};  // of its bulk stores as readers; the next one is theirs as writers
+  u64 element_open[LANES] = {};   // of cp.async
+  u32 element_actor[LANES] = {};
+  std::map<u64, u64> maps_known;  // edited tensor maps by address: up to which edit an acquire fence was passed
   u32 alive = ALL;
   u32 actor = 0;
   Clock now;
@@ -162,24 +153,43 @@ struct Cluster {
   Clock gathering, done;
 };
 
-// A copy that goes on by itself.
+// A copy that goes on by itself: to shared memory from global memory (load; element by cp.async), from that of another CTA
+// (exchange) or from registers (deposit), or from shared to global memory (store); and the arrival that follows elements.
 struct Copy {
-  enum Kind { tensor_load, tensor_store, bulk_load, bulk_store } kind;
+  enum Kind { load, store, exchange, element, deposit, arrival } kind;
   const Ins* ins;
-  Cta* cta;    // whose shared memory it reads or writes
+  Cta* cta;    // whose shared memory it writes, or of a store, reads
   u32 shared;  // offset there
+  Cta* source_cta = nullptr;  // of an exchange
+  u32 source = 0;
   u64 global = 0, bytes = 0;
+  u64 valid = 0;  // of an element: bytes that are read; the rest is zero
   const TensorMap* map = nullptr;
   s32 at[5] = {};
+  Word reduction{};
+  Type type{};  // of what is reduced
   Cta* barrier_cta = nullptr;
   u32 barrier = 0;
   Warp* issuer = nullptr;
   int lane = 0;
   u64 group = 0;
-  std::vector<u8> snapshot;            // the source, where it was read at issue
+  bool read = false;  // whether the source lies in the snapshot
+  std::vector<u8> snapshot;
   std::shared_ptr<const Clock> known;  // to its issuer
-  u32 issued = 0, number = 0;          // the issuer's clock; of a store's group, from 1
+  u32 issued = 0;                      // the issuer's clock
+  u32 actor = 0, number = 0;           // who stands for it in the order of accesses, and that one's clock
   u64 since = 0;                       // when it was issued
+
+  bool writes_shared() const { return kind != store && kind != arrival; }
+  bool generic() const { return kind == element || kind == deposit || kind == arrival; }
+};
+
+// A tensor map in global memory that was changed during the launch.
+struct MapEdit {
+  u64 version;
+  u32 actor;
+  bool released;
+  int line;
 };
 
 // Something that took a while, for a trace. times: warp instructions executed so far.
@@ -218,6 +228,9 @@ class Machine {
   std::vector<std::unique_ptr<Cluster>> resident_;
   std::deque<Copy> copies_;
   std::vector<LoadedTile> tiles_;
+  std::map<u64, MapEdit> map_edits_;               // by address
+  std::map<std::string, TensorMap> edited_maps_;  // by content
+  u64 map_version_ = 0;
   size_t last_segment_ = 0;
   Shadow shadow_;                                              // of global memory
   std::unordered_map<const u8*, std::vector<Message>> addresses_;  // where something was released
@@ -309,15 +322,36 @@ class Machine {
   std::string describe(const MBarrier& barrier) const;
 
   // copies.cpp
-  bool asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void claim(Cta& cta, u32 offset, u64 bytes);
+  void check_inside(const Cta& cta, u32 offset, u64 bytes);
+  void name_actor(Copy& copy);
   void issue(Copy copy);
-  void finish(size_t index);
+  void read_source(Copy& copy);
+  void reduce(const Copy& copy, u8* to, const u8* from, u64 bytes, bool global);
+  void write_shared(Copy& copy);
   void carry_out(Copy& copy);
+  void finish(size_t index);
+  bool copies_done(const Warp& warp, const Group& group, Copy::Kind kind) const;
+
+  // bulk.cpp
+  bool asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void bulk(Warp& warp, const Ins& ins, int lane, u32 mask);
+  void find_tile(Warp& warp, const Ins& ins, u64 address, int lane, u32 mask, Copy& copy);
+  const TensorMap& map_at(const Warp& warp, u64 address);
   void load_tile(Copy& copy);
   void store_tile(Copy& copy);
-  void read_source(Copy& copy);
-  void claim(Cta& cta, u32 offset, u64 bytes);
-  bool bulk_done(const Warp& warp, const Group& group) const;
+
+  // elements.cpp
+  bool elements(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void copy_element(Warp& warp, const Ins& ins, int lane, u32 mask);
+  void arrive_later(Warp& warp, const Ins& ins, int lane, u32 mask);
+  void deposit(Warp& warp, const Ins& ins, int lane, u32 mask);
+
+  // map_edits.cpp
+  bool edit_map(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void check_edit(const Warp& warp, u64 address) const;
+  void replace_in_map(Warp& warp, const Ins& ins, u32 mask);
+  void publish_map(Warp& warp, const Ins& ins);
 
   // wgmma.cpp
   bool matrix_multiply(Warp& warp, Group& group, const Ins& ins, u32 mask);
@@ -347,7 +381,7 @@ class Machine {
   [[noreturn]] void race(const Epoch& before, bool wrote, const Touch& touch, u64 address, const Cta* cta) const;
   [[noreturn]] void missing_fence(const Epoch& before, const Touch& touch, u64 address, const Cta* cta) const;
   Touch touch_of(const Warp& warp, const Ins& ins, bool write) const;
-  Touch touch_of(const Copy& copy, bool write, u32 actor, u32 clock) const;
+  Touch touch_of(const Copy& copy, bool write, u32 actor) const;
   void touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta);
   void note_read(Page& page, u32 index, const Touch& touch);
   void after_reads(Page& page, u32 index, const Touch& touch, u64 address, Epoch& known, const Cta* cta);

@@ -91,14 +91,14 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
       throw Problem("out of bounds", "parameter space offset " + hex(address));
     return launch_.params.data() + address;
   }
+  if (space == Word::const_) {
+    if (write || !in_constants(address, bytes)) throw Problem("out of bounds", "constant space address " + hex(address));
+    return reinterpret_cast<u8*>(address);
+  }
   if (space == Word::global) {
     u8* place = global(address, bytes, write ? "a store" : "a load");
     observe_global(warp, address, bytes, write, ins);
     return place;
-  }
-  if (space == Word::const_) {
-    if (write || !in_constants(address, bytes)) throw Problem("out of bounds", "constant space address " + hex(address));
-    return reinterpret_cast<u8*>(address);
   }
   u32 offset;
   Cta& cta = cta_of(warp, static_cast<u32>(address), space != Word::shared_cluster, &offset);

@@ -145,16 +145,20 @@ Launch read_launch(Words maps, Words segments, const char* params, Py_ssize_t si
   Launch launch;
   launch.params.assign(params, params + size);
   while (maps.at != maps.end) {
-    TensorMap& map = launch.maps[static_cast<u32>(maps.next())];
+    u32 offset = static_cast<u32>(maps.next());
+    TensorMap& map = launch.maps[offset];
     map.address = static_cast<u64>(maps.next());
     map.rank = maps.small();
-    map.element = maps.small();
+    int code = maps.small();
+    map.set_type(code);
     map.swizzle = maps.small();
     map.nan = maps.next() != 0;
     if (map.rank < 1 || map.rank > 5) throw Problem("tensor map", "a tensor map has 1 to 5 dimensions");
     for (int d = 0; d < map.rank; ++d) map.dims[d] = static_cast<u64>(maps.next());
     for (int d = 0; d + 1 < map.rank; ++d) map.strides[d] = static_cast<u64>(maps.next());
     for (int d = 0; d < map.rank; ++d) map.box[d] = static_cast<u32>(maps.next());
+    map.check();
+    if (offset + MAP_BYTES <= launch.params.size()) encode(map, code, launch.params.data() + offset);
   }
   while (segments.at != segments.end) {
     u64 base = static_cast<u64>(segments.next());

@@ -62,6 +62,11 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(mbarrier_try_wait, "mbarrier.try_wait.parity") \
   X(tma_load, "tma.load") X(tma_store, "tma.store") X(tma_prefetch, "tma.prefetch") \
   X(bulk_load, "bulk.load") X(bulk_store, "bulk.store") X(bulk_commit, "bulk.commit_group") \
+  X(bulk_exchange, "bulk.shared") X(element_copy, "cp.async") X(element_commit, "cp.async.commit_group") \
+  X(element_wait, "cp.async.wait_group") X(element_wait_all, "cp.async.wait_all") \
+  X(element_arrive, "cp.async.mbarrier.arrive") X(st_async, "st.async") X(red_async, "red.async") \
+  X(tensormap_replace, "tensormap.replace") X(tensormap_publish, "tensormap.cp_fenceproxy") \
+  X(tensormap_release, "fence.proxy.tensormap.release") X(tensormap_acquire, "fence.proxy.tensormap.acquire") \
   X(bulk_wait, "bulk.wait_group") \
   X(wgmma, "wgmma") X(wgmma_fence, "wgmma.fence") X(wgmma_commit, "wgmma.commit_group") \
   X(wgmma_wait, "wgmma.wait_group") \
@@ -84,6 +89,9 @@ constexpr u32 ALL = 0xFFFFFFFFu;
   X(rn, "rn") X(rz, "rz") X(rm, "rm") X(rp, "rp") X(rna, "rna") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
   X(global, "global") X(shared, "shared") X(shared_cta, "shared::cta") X(shared_cluster, "shared::cluster") \
   X(param, "param") X(const_, "const") X(local, "local") X(cas, "cas") \
+  X(global_address, "global_address") X(rank, "rank") X(box_dim, "box_dim") X(global_dim, "global_dim") \
+  X(element_stride, "element_stride") X(global_stride, "global_stride") X(elemtype, "elemtype") \
+  X(interleave_layout, "interleave_layout") X(swizzle_mode, "swizzle_mode") X(fill_mode, "fill_mode") \
   X(l, "l") X(r, "r") X(clamp, "clamp") X(wrap, "wrap") \
   X(f4e, "f4e") X(b4e, "b4e") X(rc8, "rc8") X(ecl, "ecl") X(ecr, "ecr") X(rc16, "rc16") \
   X(finite, "finite") X(infinite, "infinite") X(number, "number") X(notanumber, "notanumber") X(normal, "normal") \
@@ -120,7 +128,8 @@ enum Flag : u32 {
   RELAXED = 256,
   XORSIGN_ABS = 512,
   SHIFTAMT = 1024,
-  CARRY = 2048
+  CARRY = 2048,
+  NOINC = 4096
 };
 
 // What an access or a fence orders, and in its upper bits for whom: 1 the CTA, 2 the cluster, 3 the device.

@@ -275,41 +275,33 @@ void Machine::observe_global(Warp& warp, u64 address, u64 bytes, bool write, con
   touch(shadow_, address, bytes, touch_of(warp, ins, write), nullptr);
 }
 
-// What a copy relies on is what its issuer knew.
-Touch Machine::touch_of(const Copy& copy, bool write, u32 actor, u32 clock) const {
+// What a copy relies on is what its issuer knew. Reductions are atomic.
+Touch Machine::touch_of(const Copy& copy, bool write, u32 actor) const {
   const Warp& warp = *copy.issuer;
   u32 number = warp.cta->cluster->number << 16;
   Touch touch{copy.known.get(), warp.actor | number, copy.issued, &warp, 1u << copy.lane, write, Epoch()};
-  touch.mark.clock = clock;
+  touch.mark.clock = copy.number;
   touch.mark.actor = actor | number;
   touch.mark.line = static_cast<u32>(copy.ins->line);
-  touch.mark.async = 1;
+  touch.mark.async = !copy.generic();
+  if (write && copy.reduction != Word::none) touch.mark.strong = copy.kind == Copy::store ? 3 : 2;
   return touch;
 }
 
-// The shared memory that a copy writes until its mbarrier completes, or reads until its group is waited for.
+// The shared memory that a copy writes, or reads, until it is waited for.
 void Machine::observe_copy(const Copy& copy) {
-  if (copy.barrier_cta) {
-    const MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
-    u32 phase = static_cast<u32>(barrier.phase) + 1;
-    touch(*copy.cta->shadow, copy.shared - SHARED_BASE, copy.bytes, touch_of(copy, true, barrier.actor, phase), copy.cta);
-    after_fetches(*copy.cta, *copy.known, copy.shared, static_cast<u32>(copy.bytes), "overwritten by a copy");
-  } else {
-    u32 reader = copy.issuer->bulk_actor[copy.lane];
-    touch(*copy.cta->shadow, copy.shared - SHARED_BASE, copy.bytes, touch_of(copy, false, reader, copy.number), copy.cta);
-  }
+  bool writes = copy.writes_shared();
+  touch(*copy.cta->shadow, copy.shared - SHARED_BASE, copy.bytes, touch_of(copy, writes, copy.actor), copy.cta);
+  if (writes) after_fetches(*copy.cta, *copy.known, copy.shared, static_cast<u32>(copy.bytes), "overwritten by a copy");
+  if (copy.source_cta)
+    touch(*copy.source_cta->shadow, copy.source - SHARED_BASE, copy.bytes, touch_of(copy, false, copy.actor), copy.source_cta);
 }
 
 // Global memory that a copy reads or writes.
 u8* Machine::copied(const Copy& copy, u64 address, u64 bytes, const char* what) {
   u8* place = global(address, bytes, what);
-  if (copy.barrier_cta) {
-    const MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
-    touch(shadow_, address, bytes, touch_of(copy, false, barrier.actor, static_cast<u32>(barrier.phase) + 1), nullptr);
-  } else {
-    u32 writer = copy.issuer->bulk_actor[copy.lane] + 1;
-    touch(shadow_, address, bytes, touch_of(copy, true, writer, copy.number), nullptr);
-  }
+  bool writes = copy.kind == Copy::store;
+  touch(shadow_, address, bytes, touch_of(copy, writes, copy.actor + writes), nullptr);
   return place;
 }
 

@@ -21,21 +21,6 @@ std::string lanes_of(u32 mask) {
   return text;
 }
 
-void check_map(const TensorMap& map) {
-  auto refuse = [](const std::string& why) { throw Problem("tensor map", why); };
-  if (map.address % 16) refuse("the address of a tensor map is no multiple of 16 bytes");
-  if (map.box[0] * static_cast<u32>(map.element) % 16)
-    refuse("the inner box of a tensor map is no multiple of 16 bytes");
-  if (map.swizzle && map.box[0] * static_cast<u32>(map.element) > static_cast<u32>(map.swizzle))
-    refuse("the inner box of a tensor map is wider than its swizzle of " + std::to_string(map.swizzle) + " bytes");
-  for (int d = 0; d < map.rank; ++d) {
-    if (map.box[d] < 1 || map.box[d] > 256)
-      refuse("a box of " + std::to_string(map.box[d]) + " elements; 1 to 256 are taken");
-    if (map.dims[d] < 1) refuse("a tensor map with a dimension of size 0");
-    if (d && map.strides[d - 1] % 16) refuse("a stride of a tensor map is no multiple of 16 bytes");
-  }
-}
-
 }  // namespace
 
 Machine::Machine(const Program& program, Launch launch, Settings settings)
@@ -47,7 +32,6 @@ Machine::Machine(const Program& program, Launch launch, Settings settings)
     if (launch_.grid[d] % program.cluster_shape[d]) throw Problem("launch", "the grid is no multiple of the cluster");
   u64 variables = program.memory.size() - MEMORY_ALIGN - program.constant_bytes;
   if (variables) launch_.segments.push_back({program.memory_base() + program.constant_bytes, variables});
-  for (const auto& [offset, map] : launch_.maps) check_map(map);
 }
 
 void Machine::start_warp(Cta& cta, Warp& warp, int index) {
@@ -121,7 +105,10 @@ bool Machine::ready(Warp& warp, Group& group) {
       if (warp.cta->register_pool < group.wanted) return false;
       break;
     case Wait::bulk:
-      if (!bulk_done(warp, group)) return false;
+      if (!copies_done(warp, group, Copy::store)) return false;
+      break;
+    case Wait::elements:
+      if (!copies_done(warp, group, Copy::element)) return false;
       break;
   }
   group.wait = Wait::none;
@@ -235,10 +222,9 @@ void Machine::check_exit(Cluster& cluster) {
   for (size_t i = 0; i < copies_.size();) {
     Copy& copy = copies_[i];
     bool ours = copy.cta->cluster == &cluster || copy.issuer->cta->cluster == &cluster;
-    bool stores = copy.kind == Copy::tensor_store || copy.kind == Copy::bulk_store;
     if (!ours) {
       ++i;
-    } else if (stores && !copy.snapshot.empty()) {
+    } else if (copy.kind == Copy::store && copy.read) {
       finish(i);  // its source has been read: it may outlive the CTA
     } else {
       locate(

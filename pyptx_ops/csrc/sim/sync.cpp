@@ -24,6 +24,7 @@ void Machine::complete(MBarrier& barrier) {
     ++barrier.phase;
     barrier.pending = barrier.expected;
     barrier.gathering.reach(barrier.actor, static_cast<u32>(barrier.phase));
+    if (barrier.generic_actor) barrier.gathering.see(barrier.generic_actor, static_cast<u32>(barrier.phase));
     barrier.done = barrier.gathering;
     barrier.done_far = barrier.gathering_far;
   }

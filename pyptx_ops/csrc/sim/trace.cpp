@@ -37,8 +37,7 @@ void Machine::trace_turn() {
 }
 
 void Machine::trace_copy(const Copy& copy) {
-  bool load = copy.kind == Copy::tensor_load || copy.kind == Copy::bulk_load;
-  record(load ? Event::load : Event::store, *copy.issuer, copy.since, copy.ins->line, copy.kind,
+  record(copy.writes_shared() ? Event::load : Event::store, *copy.issuer, copy.since, copy.ins->line, copy.kind,
          copy.shared - SHARED_BASE, copy.bytes);
 }
 

@@ -32,17 +32,13 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
-    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048,
+    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048, "noinc": 4096,
 }  # fmt: skip
 SPECIALS = {name: number for number, name in enumerate(_sim.SPECIALS)}
 CLOCKS = {
-    "clock": "lo",
-    "clock64": "lo",
-    "clock_hi": "hi",
-    "globaltimer": "lo",
-    "globaltimer_lo": "lo",
+    "clock": "lo", "clock64": "lo", "clock_hi": "hi", "globaltimer": "lo", "globaltimer_lo": "lo",
     "globaltimer_hi": "hi",
-}
+}  # fmt: skip
 NONE, REGISTER, LITERAL = range(3)
 HIGH = ".hi"  # the upper half of a register of 128 bits
 TYPE_BITS = {"u32": 32, "b32": 32, "u64": 64, "pred": 1}
@@ -61,7 +57,7 @@ SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}
 
 # The modifiers that an instruction's words carry, as the core reads them; of several the first that is given.
 TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
-MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half"))
+MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half", "field"))
 CARRY = Register("CC.CF")  # what .cc writes and addc, subc, madc read
 READS_CARRY = ("addc", "subc", "madc")
 WRITES_CARRY = ("add.cc", "sub.cc")
@@ -149,7 +145,7 @@ class _Encoder:
         self.shared_bytes = offset + dynamic_bytes
 
     def instruction(self, line: Line) -> list[int]:
-        form, values = _decode(line)
+        form, values = _decode(line, self.text.registers)
         meaning = _meaning(form, values, line)
         flags = _flags(form, values)
         guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
@@ -288,17 +284,35 @@ def _order(meaning: str, values: Mapping[str, Value]) -> int:
     return (SEMANTICS[str(sem)] if sem else 0) | (SCOPES[str(scope)] << SCOPE_SHIFT if scope else 0)
 
 
-def _decode(line: Line) -> tuple[Form, dict[str, Value]]:
-    """The first form with operands of this shape; forms of one spelling differ in nothing else that matters here."""
+def _decode(line: Line, registers: Mapping[str, int]) -> tuple[Form, dict[str, Value]]:
+    """The form of a line: of those with operands of its shape the first whose optional operands have their width."""
     forms = forms_of(line.opcode)
     if not forms:
         raise ValueError("no such instruction form")
-    for form in forms:
-        if _same_shape(form, line.operands):
-            values = form.row.match(line.opcode)
-            assert values is not None
-            return form, values
-    raise ValueError("operands of another shape")
+    shaped = [form for form in forms if _same_shape(form, line.operands)]
+    if not shaped:
+        raise ValueError("operands of another shape")
+    form = next((form for form in shaped if _same_widths(form, line.operands, registers)), shaped[0])
+    values = form.row.match(line.opcode)
+    assert values is not None
+    return form, values
+
+
+def _same_widths(form: Form, operands: tuple[Operand, ...], registers: Mapping[str, int]) -> bool:
+    """Whether what may be left out is what stands there: a predicate, a size of 32 bits or a cache policy of 64."""
+    optional = {spec.name for spec in form.row.specs if spec.optional}
+    for wanted, got in zip(form.operands, operands):
+        if wanted.name not in optional or wanted.type is None:
+            continue
+        if isinstance(got, Negated):
+            bits = 1
+        elif isinstance(got, Register):
+            bits = registers.get(got.name, wanted.type.bits)
+        else:
+            bits = 32
+        if bits != wanted.type.bits:
+            return False
+    return True
 
 
 def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:

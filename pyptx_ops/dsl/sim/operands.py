@@ -12,7 +12,8 @@ __all__ = ["ALIASES", "REFUSED", "in_order"]
 ALIASES = {
     "ldu": "ld", "atom.half": "atom", "atom.vector": "atom", "atom.cas": "atom", "red.half": "red", "red.vector": "red",
     "prefetch": "hint", "prefetchu": "hint", "applypriority": "hint", "createpolicy.fractional": "createpolicy",
-    "createpolicy.range": "createpolicy", "createpolicy.cvt": "createpolicy",
+    "createpolicy.range": "createpolicy", "createpolicy.cvt": "createpolicy", "bulk.prefetch": "hint",
+    "tma.reduce": "tma.store", "bulk.reduce": "bulk.store", "bulk.reduce.shared": "bulk.shared",
 }  # fmt: skip
 
 # Meanings that the core does not have, and why.
@@ -34,6 +35,14 @@ ABSENT = Register("_")
 # meaning -> names of operands, in the core's order; "name=text" is a literal where the form does not have the operand
 ORDER = {
     "clock": "d",
+    "tma.load": "dst map size bar mask",
+    "tma.store": "src map",
+    "tma.prefetch": "dst map",
+    "bulk.load": "dst src coordinates size bar mask",
+    "bulk.store": "src dst coordinates size",
+    "bulk.shared": "dst global coordinates size bar mask src",
+    "cp.async": "dst src size src_size ignore",
+    "tensormap.replace": "map ordinal=0 value",
     "wgmma": "d a b scale_d scale_a=1 scale_b=1 trans_a=0 trans_b=0",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ... import _sim
-from ..types import TENSOR_MAP_DTYPES, TensorMapSpec
+from ..types import TensorMapSpec
 from .loader import Program
 from .timeline import Timeline
 
@@ -16,6 +16,12 @@ __all__ = ["POLICIES", "Report", "SimulationError", "map_words", "run"]
 POLICIES = ("lazy", "eager", "reverse", "random")
 """When asynchronous copies and wgmma take place: as late as possible and in order, at once, as late as possible and
 in reverse, or in an order drawn from the seed."""
+
+MAP_TYPES = {
+    "u8": 0, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5, "f16": 6, "f32": 7, "f32_ftz": 8, "f64": 9, "bf16": 10,
+    "tf32": 11, "tf32_ftz": 12,
+}  # fmt: skip
+"""Element types of tensor maps by the codes of tensormap.replace."""
 
 OTHERS_SHOWN = 12
 PTX_SHOWN = 160  # characters of a line
@@ -76,8 +82,7 @@ def map_words(offset: int, spec: TensorMapSpec, values: tuple[int, ...]) -> list
     """A tensor map as the core takes it. values: address, sizes, strides, as a launch passes them."""
     rank = spec.rank
     address, sizes, strides = values[0], values[1 : 1 + rank], values[1 + rank :]
-    element = TENSOR_MAP_DTYPES[spec.dtype][1]
-    return [offset, address, rank, element, spec.swizzle, spec.oob_nan, *sizes, *strides, *spec.box]
+    return [offset, address, rank, MAP_TYPES[spec.dtype], spec.swizzle, spec.oob_nan, *sizes, *strides, *spec.box]
 
 
 def run(

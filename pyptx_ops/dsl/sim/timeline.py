@@ -22,6 +22,7 @@ KINDS = ("run", "wait", "load", "store", "wgmma")
 WAITS = (  # in the order of the core's enumeration
     "", "waits for mbarrier +{address}, parity {number}", "waits at barrier {address}", "waits at the cluster barrier",
     "waits for lanes of its warp", "waits for lanes of its warp", "waits for registers", "waits for its bulk copies",
+    "waits for its copies of elements",
 )  # fmt: skip
 
 
