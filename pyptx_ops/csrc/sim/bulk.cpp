@@ -3,6 +3,7 @@
 
 #include "machine.h"
 #include "reductions.h"
+#include "registers.h"
 
 namespace sim {
 namespace {

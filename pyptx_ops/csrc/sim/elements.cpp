@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "registers.h"
 
 namespace sim {
 namespace {

@@ -1,5 +1,6 @@
 // One instruction of one warp: control flow, what the lanes of a warp do together, and who does the rest.
 #include "machine.h"
+#include "registers.h"
 
 namespace sim {
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "registers.h"
 
 namespace sim {
 namespace {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "registers.h"
 #include "tensor_core.h"
 
 namespace sim {

@@ -57,4 +57,12 @@ class TileCheck {
   bool along_k(const Part& part, int* dimension, s64* coordinate) const;
 };
 
+// Where a matrix descriptor finds the units of an operand.
+struct MatrixLayout {
+  u32 start, lbo, sbo, span;
+  bool mn_major;
+  MatrixLayout(u64 descriptor, bool mn_major);
+  u32 address(u32 row, u32 k) const;
+};
+
 }  // namespace sim

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "machine.h"
+#include "registers.h"
 
 namespace sim {
 namespace {

@@ -1,5 +1,6 @@
 // Special registers, and where a CTA stands in its grid.
 #include "machine.h"
+#include "registers.h"
 
 namespace sim {
 namespace {

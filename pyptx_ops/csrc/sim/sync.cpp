@@ -1,5 +1,6 @@
 // Barriers: of a CTA, of a cluster, in shared memory; and the register pool of setmaxnreg.
 #include "machine.h"
+#include "registers.h"
 
 namespace sim {
 
