@@ -1,0 +1,89 @@
+"""Running mutants on small problems of their kernels, and what becomes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from torch import Tensor
+
+from pyptx_ops.dsl.sim import Report, SimulationError
+from pyptx_ops.launch import use_launcher
+from pyptx_ops.simulator import SimulatedKernel, SimulatedLauncher
+from pyptx_ops.trials import CONFIGS, Trial, poisoned, trials_of
+
+from .body import Mutant
+
+__all__ = ["SCHEDULES", "Outcome", "outcome_of"]
+
+SCHEDULES = (("lazy", 0), ("random", 1), ("eager", 0), ("reverse", 0), ("random", 2), ("random", 3))
+MULTIPROCESSORS = 4
+LONGER, LEAST_LIMIT = 4, 50_000  # a run is endless after so many times the instructions of the original, or so many
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a mutant. report: the first one.  excess: the largest error over its bound of the runs without one."""
+
+    report: Report | None
+    excess: float
+    runs: int
+
+    @property
+    def killed(self) -> str:
+        """By what: the kind of the report, "wrong value", or "" for a survivor."""
+        return self.report.kind if self.report else "" if self.excess <= 1 else "wrong value"
+
+
+class _Launcher(SimulatedLauncher):
+    """Gives the mutant in the place of its kernel."""
+
+    def __init__(self, mutant: Mutant, seed: int, policy: str, limit: int):
+        super().__init__(seed, policy, MULTIPROCESSORS, limit)
+        self.mutant, self.program, self.params = mutant, mutant.program(), mutant.params
+
+    def kernel(self, arch: str, name: str) -> SimulatedKernel:
+        kernel = super().kernel(arch, name)
+        if name != self.mutant.kernel:
+            raise RuntimeError(f"{name} is launched, not {self.mutant.kernel}")
+        kernel.program, kernel.params = self.program, self.params
+        return kernel
+
+
+def outcome_of(mutant: Mutant, schedules: Sequence[tuple[str, int]] = SCHEDULES) -> Outcome:
+    """Runs every problem under every schedule, up to the first report."""
+    launcher = _Launcher(mutant, 0, "lazy", 0)
+    worst, runs = 0.0, 0
+    for policy, seed in schedules:
+        for trial, inputs, limit in problems(mutant.kernel):
+            launcher.policy, launcher.seed, launcher.limit = policy, seed, limit
+            runs += 1
+            try:
+                with use_launcher(launcher), poisoned():
+                    outputs = trial.run(inputs)
+            except SimulationError as error:
+                return Outcome(error.report, worst, runs)
+            excess = trial.excess(inputs, outputs)
+            worst = max(worst, math.inf if math.isnan(excess) else excess)
+    return Outcome(None, worst, runs)
+
+
+Problem = tuple[Trial, dict[str, Tensor | None], int]
+
+
+@cache
+def problems(kernel: str) -> tuple[Problem, ...]:
+    """The trials of a kernel, those with most turns of its ring first, with their inputs and limits."""
+    (config,) = (config for config in CONFIGS if config.name == kernel)
+    return tuple(_prepared(reversed(list(trials_of(config)))))
+
+
+def _prepared(trials: Iterator[Trial]) -> Iterator[Problem]:
+    for trial in trials:
+        inputs = trial.inputs(0)
+        machine = SimulatedLauncher(multiprocessors=MULTIPROCESSORS)
+        with use_launcher(machine), poisoned():
+            trial.run(inputs)
+        yield trial, inputs, max(LONGER * machine.executed, LEAST_LIMIT)
