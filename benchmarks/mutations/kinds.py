@@ -78,7 +78,9 @@ def one_path(body: Body, index: int, s: Statement) -> Iterator[Change]:
     jump = [f"@%q0 bra {skip};", s.text, f"{skip}:"]
     if not _of_one_warp(body, index):
         yield "skipped by warp 0", ["mov.u32 %s0, %tid.x;", f"setp.lt.u32 %q0, %s0, {WARP};", *jump]
-    yield "skipped the first time", [f"setp.eq.u32 %q0, {COUNTER}, 0;", f"add.u32 {COUNTER}, {COUNTER}, 1;", *jump]
+    guard = s.text.partition(" ")[0] + " " if s.guarded else ""
+    counted = [f"setp.eq.u32 %q0, {COUNTER}, 0;", f"{guard}add.u32 {COUNTER}, {COUNTER}, 1;"]
+    yield "skipped the first time", [*counted, *jump]
 
 
 def _of_one_warp(body: Body, index: int) -> bool:

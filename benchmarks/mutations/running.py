@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from torch import Tensor
 
+from pyptx_ops.dispatch import norm as norm_host
 from pyptx_ops.dsl.sim import Report, SimulationError
-from pyptx_ops.launch import use_launcher
+from pyptx_ops.kernels.configs import GemmConfig, RmsNormConfig
+from pyptx_ops.launch import unbound, use_launcher
 from pyptx_ops.simulator import SimulatedKernel, SimulatedLauncher
-from pyptx_ops.trials import CONFIGS, Trial, poisoned, trials_of
+from pyptx_ops.trials import CONFIGS, GemmTrial, NormTrial, Trial, poisoned, trials_of
 
 from .body import Mutant
 
@@ -75,15 +79,69 @@ Problem = tuple[Trial, dict[str, Tensor | None], int]
 
 @cache
 def problems(kernel: str) -> tuple[Problem, ...]:
-    """The trials of a kernel, those with most turns of its ring first, with their inputs and limits."""
+    """The trials of a kernel with more of our own, those with most turns of its ring first: inputs and limits."""
     (config,) = (config for config in CONFIGS if config.name == kernel)
-    return tuple(_prepared(reversed(list(trials_of(config)))))
+    return tuple(_prepared([*_own(config), *reversed(list(trials_of(config)))]))
 
 
-def _prepared(trials: Iterator[Trial]) -> Iterator[Problem]:
+def _prepared(trials: Iterable[Trial]) -> Iterator[Problem]:
     for trial in trials:
         inputs = trial.inputs(0)
         machine = SimulatedLauncher(multiprocessors=MULTIPROCESSORS)
         with use_launcher(machine), poisoned():
             trial.run(inputs)
         yield trial, inputs, max(LONGER * machine.executed, LEAST_LIMIT)
+
+
+def _own(config: Any) -> Iterator[Trial]:
+    """Problems that no op gives a config, but that its kernel takes: every path of it is gone."""
+    if isinstance(config, GemmConfig):
+        depth = 3 * config.stages * config.split_k * config.tile_k + 24  # also where a CTA has one tile, the ring wraps
+        if config.grouped:
+            yield GemmTrial(config, 14, 24, depth, counts=(9, 5), workers=1)
+        else:
+            yield GemmTrial(config, config.tokens + 8, 24, depth, workers=1)
+    if isinstance(config, RmsNormConfig):
+        yield ShortRows(NormTrial(config, config.rows + 1, 3 * config.width))
+
+
+@dataclass(frozen=True)
+class ShortRows:
+    """A norm over rows that are shorter than those that its config is for, with more blocks than there are rows."""
+
+    trial: NormTrial
+
+    @property
+    def kernel(self) -> str:
+        return self.trial.kernel
+
+    @property
+    def what(self) -> str:
+        return self.trial.what
+
+    def inputs(self, seed: int) -> dict[str, Tensor | None]:
+        return self.trial.inputs(seed)
+
+    def run(self, inputs: dict[str, Tensor | None]) -> dict[str, Tensor]:
+        with _norm_forced(self.trial.config), unbound():
+            return self.trial.run(inputs)
+
+    def excess(self, inputs: dict[str, Tensor | None], outputs: dict[str, Tensor]) -> float:
+        return self.trial.excess(inputs, outputs)
+
+
+@contextmanager
+def _norm_forced(config: RmsNormConfig) -> Iterator[None]:
+    select, grid = norm_host.select, norm_host.grid
+
+    def larger(rows: int, config: RmsNormConfig) -> tuple[int, int]:
+        x, y = grid(rows, config)
+        return x + config.cluster, y
+
+    norm_host._plans.clear()
+    norm_host.select, norm_host.grid = (lambda problem: config), larger
+    try:
+        yield
+    finally:
+        norm_host.select, norm_host.grid = select, grid
+        norm_host._plans.clear()
