@@ -81,7 +81,7 @@ void Machine::carry_out_wgmma(Warp& warp) {
       break;
     }
   const Ins& ins = *op.ins;
-  bool in_registers = !op.a_registers.empty(), half = ins.type == Type::f16;
+  bool in_registers = !op.a_registers.empty();
   int n = ins.n;
   u8 a[TILE_ROWS * TILE_BYTES], b[TILE_COLUMNS * TILE_BYTES];
   Fetched from_a, from_b;
@@ -99,29 +99,12 @@ void Machine::carry_out_wgmma(Warp& warp) {
   tile.negate_a = ins.arg(ARG_SCALE_A).value < 0;
   tile.negate_b = ins.arg(ARG_SCALE_B).value < 0;
   tile.saturate = ins.flags & SATFINITE;
-  std::vector<u32*> registers;
-  for (int i = 0; i < ins.size(ARG_D); ++i)
-    registers.push_back(reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(ARG_D, i).slot].offset));
-  static thread_local u32 sums[TILE_ROWS * TILE_COLUMNS];
-  // The fragment: of eight columns a lane has two neighbours in row l/4, and two in the row eight below.
-  auto place = [&](int row, int j) -> u32& {
-    size_t index = static_cast<size_t>(half ? 2 * (j / 8) + row / 8 : 4 * (j / 8) + 2 * (row / 8) + (j & 1));
-    return registers[index][4 * (row % 8) + j % 8 / 2];
-  };
-  for (int row = 0; row < TILE_ROWS; ++row)
-    for (int j = 0; j < n; ++j) {
-      u32 word = op.accumulate ? place(row, j) : 0;
-      sums[row * TILE_COLUMNS + j] = half ? word >> (16 * (j & 1)) & 0xFFFF : word;
-    }
-  multiply(tile, a, b, sums);
-  for (int row = 0; row < TILE_ROWS; ++row)
-    for (int j = 0; j < n; ++j) {
-      u32 sum = sums[row * TILE_COLUMNS + j];
-      if (!half)
-        place(row, j) = sum;
-      else if (j & 1)
-        place(row, j) = sum << 16 | sums[row * TILE_COLUMNS + j - 1];
-    }
+  u32* registers[TILE_COLUMNS / 2];
+  for (int i = 0; i < ins.size(ARG_D); ++i) {
+    registers[i] = reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(ARG_D, i).slot].offset);
+    if (!op.accumulate) std::memset(registers[i], 0, LANES * sizeof(u32));
+  }
+  multiply(tile, a, b, {registers, ins.type == Type::f16});
 }
 
 void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
