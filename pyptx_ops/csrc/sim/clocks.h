@@ -53,6 +53,7 @@ struct Page {
   std::vector<Epoch> writes = std::vector<Epoch>(BYTES / WORD), reads = std::vector<Epoch>(BYTES / WORD);
   std::vector<Epoch> seconds;  // empty as long as there are none
   std::unordered_map<u32, std::vector<Epoch>> others;
+  bool calm = false;  // of shared memory: every byte is set, and one epoch wrote them all
   void split();
 };
 
@@ -74,6 +75,8 @@ class Shadow {
       at = stop;
     }
   }
+
+  Page& page_of(u64 address) { return page(address / Page::BYTES); }
 
  private:
   std::vector<std::unique_ptr<Page>> dense_;

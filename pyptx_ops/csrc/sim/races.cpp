@@ -172,6 +172,7 @@ void Machine::missing_fence(const Epoch& before, const Touch& touch, u64 address
 void Machine::touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta) {
   Epoch write, read;  // that have been found in order; neighbours are mostly alike
   shadow.each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+    if (touch.writes) page.calm = false;
     for (u32 i = first; i < last; ++i) {
       const Epoch& before = page.writes[i];
       if (before.clock && !before.alike(write)) {
@@ -316,10 +317,24 @@ void Machine::reach_stores(Warp& warp, u32 lanes, u64 pending, bool read_only) {
   }
 }
 
-// wgmma reads 16 bytes or more at a time; number: of the wgmma among its warp's, from 1.
+// Whether these bytes lie in memory that is set, and written by what has been found in order for this wgmma.
+bool Machine::calm(Cta& cta, const Wgmma& op, u32 offset) {
+  u64 first = (offset - SHARED_BASE) / Page::BYTES * Page::BYTES;
+  if (offset < SHARED_BASE || first + Page::BYTES > cta.data.size()) return false;
+  Page& page = cta.shadow->page_of(first);
+  const Epoch& write = page.writes[0];
+  if (!write.clock || !write.alike(op.in_order)) return false;
+  if (page.calm) return true;
+  for (u64 i = first; i < first + Page::BYTES; ++i)
+    if (cta.state[i] != static_cast<u8>(Byte::set)) return false;
+  for (const Epoch& other : page.writes)
+    if (!other.alike(write)) return false;
+  return page.calm = true;
+}
+
+// wgmma reads 16 bytes at a time.
 void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 offset, u32 bytes) {
-  u32 start = offset - SHARED_BASE;
-  cta.shadow->each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+  cta.shadow->each(offset - SHARED_BASE, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
     for (u32 i = first; i < last; ++i) {
       const Epoch& write = page.writes[i];
       if (!write.clock || write.alike(op.in_order)) continue;
@@ -331,9 +346,6 @@ void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 off
       op.in_order = write;
     }
   });
-  if (cta.fetches.empty()) cta.fetches.assign((cta.data.size() / CHUNK + 1) * cta.warps.size(), 0);
-  for (u32 chunk = start / CHUNK; chunk < (start + bytes) / CHUNK; ++chunk)
-    cta.fetches[chunk * cta.warps.size() + static_cast<u32>(warp.index)] = op.number;
 }
 
 // Every wgmma that has read these bytes is waited for.

@@ -78,67 +78,105 @@ void decode_block(Type type, const u8* rows, int count, int depth, u32 sign, Blo
   with_type(type, [&](auto tag) { decode_lines<decltype(tag)::value>(rows, count, depth, sign, block); });
 }
 
-// Eight columns of a row between their two registers and a vector.
-template <class F>
-inline void copy_row(Fragment c, int row, int half, Words* words, F copy) {
-  copy(c.place(row, 8 * half), words);
-  copy(c.place(row, 8 * half + 1), reinterpret_cast<u8*>(words) + sizeof(Words) / 2);
+// The sums of a block of C, step by step: what one step leaves for all rows, the next one takes up.
+struct Sums {
+  int rows, halves, depth;
+  Precision precision;
+  u32 refused = 0;  // rows with a number that is out of range
+  Words sum[BLOCK][2], unit[BLOCK][2];
+  Floats start[BLOCK][2], scale[BLOCK][2];  // C, and what aligns products and C
+  Shorts largest[BLOCK];                    // exponent of a product
+
+  void refuse(int row, const Words& where) { refused |= static_cast<u32>(any(where)) << row; }
+  bool skips(int row) const { return refused >> row & 1; }
+};
+
+// Eight columns of a row lie in two registers.
+constexpr size_t REGISTER_PART = sizeof(Words) / 2;
+
+inline void take_c(Sums& s, const Fragment& c) {
+  for (int row = 0; row < s.rows; ++row)
+    for (int h = 0; h < s.halves; ++h)
+      for (int odd = 0; odd < 2; ++odd)
+        std::memcpy(reinterpret_cast<u8*>(&s.start[row][h]) + odd * REGISTER_PART, c.place(static_cast<u32>(row), static_cast<u32>(8 * h + odd)), REGISTER_PART);
 }
 
-// One row of C, as many halves of a block of it. False, and nothing done, where a number is out of range.
-template <int HALVES>
-inline bool row_by_block(const Block& a, int row, const Block& b, int depth, const Precision& precision, Fragment c) {
-  Shorts largest = Shorts{} + static_cast<s16>(2 * NO_EXPONENT);
-  int line = lane_of_line(row);
-  for (int k = 0; k < depth; ++k) {
-    Shorts e = *reinterpret_cast<const Shorts*>(b.exponent[k]) + a.exponent[k][line];
-    largest = e > largest ? e : largest;
-  }
-  HalfShorts of_products[2];
-  std::memcpy(of_products, &largest, sizeof largest);
-  Words sum[HALVES] = {}, unit[HALVES], was[HALVES];
-  Floats scale[HALVES];
-  for (int h = 0; h < HALVES; ++h) {
-    copy_row(c, row, h, &was[h], [](void* lanes, void* words) { std::memcpy(words, lanes, sizeof(Words) / 2); });
-    Words e = was[h] >> 23 & 255, some = (was[h] & 0x7FFFFFFF) != 0;
-    Words most = __builtin_convertvector(of_products[h], Words);
-    Words of_c = some ? (e ? e : Words{} + 1) - 127 : Words{} + NO_EXPONENT;
-    most = of_c > most ? of_c : most;
-    Words refused = (e == 255) | (some & (most < LEAST_EXPONENT));
-    if (any(refused)) return false;
-    unit[h] = most < LEAST_EXPONENT ? Words{} + LEAST_EXPONENT : most;
-    scale[h] = (Floats)((127 + precision.fraction - unit[h]) << 23);
-  }
-  for (int k = 0; k < depth; ++k)
-    for (int h = 0; h < HALVES; ++h) {
-      Floats product = *reinterpret_cast<const Floats*>(b.value[k] + 8 * h) * a.value[k][line] * scale[h];
-      sum[h] += __builtin_convertvector(product, Words);
+inline void find_largest(Sums& s, const Block& a, const Block& b) {
+  for (int row = 0; row < s.rows; ++row) {
+    Shorts largest = Shorts{} + static_cast<s16>(2 * NO_EXPONENT);
+    int line = lane_of_line(row);
+    for (int k = 0; k < s.depth; ++k) {
+      Shorts e = *reinterpret_cast<const Shorts*>(b.exponent[k]) + a.exponent[k][line];
+      largest = e > largest ? e : largest;
     }
-  for (int h = 0; h < HALVES; ++h) {
-    Words start = __builtin_convertvector((Floats)(was[h]) * scale[h], Words);
-    Words total = (Words)((Bits32)(sum[h]) + (Bits32)(start));
-    if (any(((sum[h] ^ total) & (start ^ total)) < 0)) return false;
-    sum[h] = total;
+    s.largest[row] = largest;
   }
-  for (int h = 0; h < HALVES; ++h) {
-    Words sign = sum[h] >> 31, magnitude = (sum[h] ^ sign) - sign;
-    magnitude &= ~(magnitude >> 24);  // without the bit that rounding to 24 bits would look at
-    Words kept = (Words)(__builtin_convertvector(magnitude, Floats)) & precision.keep;
-    Floats back = (Floats)((127 - precision.fraction + unit[h]) << 23);
-    Words result = (Words)((Floats)(kept) * back) | (sign & static_cast<s32>(0x80000000));
-    copy_row(c, row, h, &result, [](void* lanes, void* words) { std::memcpy(lanes, words, sizeof(Words) / 2); });
+}
+
+inline void align(Sums& s) {
+  for (int row = 0; row < s.rows; ++row)
+    for (int h = 0; h < s.halves; ++h) {
+      HalfShorts of_products;
+      std::memcpy(&of_products, reinterpret_cast<const u8*>(&s.largest[row]) + h * sizeof of_products, sizeof of_products);
+      Words most = __builtin_convertvector(of_products, Words), was = (Words)s.start[row][h];
+      Words e = was >> 23 & 255, some = (was & 0x7FFFFFFF) != 0;
+      Words of_c = some ? e - (e == 0) - 127 : Words{} + NO_EXPONENT;
+      most = of_c > most ? of_c : most;
+      s.refuse(row, (e == 255) | (some & (most < LEAST_EXPONENT)));
+      Words unit = most < LEAST_EXPONENT ? Words{} + LEAST_EXPONENT : most;
+      s.unit[row][h] = unit;
+      s.scale[row][h] = (Floats)((127 + s.precision.fraction - unit) << 23);
+    }
+}
+
+template <int HALVES>
+inline void add_products(Sums& s, const Block& a, const Block& b) {
+  for (int row = 0; row < s.rows; ++row) {
+    if (s.skips(row)) continue;
+    Words sum[HALVES] = {};
+    int line = lane_of_line(row);
+    for (int k = 0; k < s.depth; ++k)
+      for (int h = 0; h < HALVES; ++h) {
+        Floats product = *reinterpret_cast<const Floats*>(b.value[k] + 8 * h) * a.value[k][line] * s.scale[row][h];
+        sum[h] += __builtin_convertvector(product, Words);
+      }
+    for (int h = 0; h < HALVES; ++h) s.sum[row][h] = sum[h];
   }
-  return true;
+}
+
+inline void add_c(Sums& s) {
+  for (int row = 0; row < s.rows; ++row)
+    for (int h = 0; h < s.halves && !s.skips(row); ++h) {
+      Words start = __builtin_convertvector(s.start[row][h] * s.scale[row][h], Words);
+      Words total = (Words)((Bits32)s.sum[row][h] + (Bits32)start);
+      s.refuse(row, ((s.sum[row][h] ^ total) & (start ^ total)) < 0);  // past 32 bits
+      s.sum[row][h] = total;
+    }
+}
+
+inline void round(const Sums& s, const Fragment& c) {
+  for (int row = 0; row < s.rows; ++row)
+    for (int h = 0; h < s.halves && !s.skips(row); ++h) {
+      Words sign = s.sum[row][h] >> 31, magnitude = (s.sum[row][h] ^ sign) - sign;
+      magnitude &= ~(magnitude >> 24);  // without the bit that rounding to 24 bits would look at
+      Words kept = (Words)__builtin_convertvector(magnitude, Floats) & s.precision.keep;
+      Floats unit = (Floats)((127 - s.precision.fraction + s.unit[row][h]) << 23);
+      Words result = (Words)((Floats)kept * unit) | (sign & static_cast<s32>(0x80000000));
+      for (int odd = 0; odd < 2; ++odd)
+        std::memcpy(c.place(static_cast<u32>(row), static_cast<u32>(8 * h + odd)), reinterpret_cast<u8*>(&result) + odd * REGISTER_PART, REGISTER_PART);
+    }
 }
 
 u32 multiply_block(const Block& a, int rows, const Block& b, int columns, int depth, const Precision& precision, Fragment c) {
-  u32 refused = 0;
-  for (int row = 0; row < rows; ++row) {
-    bool done = columns > 8 ? row_by_block<2>(a, row, b, depth, precision, c)
-                            : row_by_block<1>(a, row, b, depth, precision, c);
-    refused |= static_cast<u32>(!done) << row;
-  }
-  return refused;
+  Sums sums;
+  sums.rows = rows, sums.halves = columns > 8 ? 2 : 1, sums.depth = depth, sums.precision = precision;
+  take_c(sums, c);
+  find_largest(sums, a, b);
+  align(sums);
+  sums.halves == 2 ? add_products<2>(sums, a, b) : add_products<1>(sums, a, b);
+  add_c(sums);
+  round(sums, c);
+  return sums.refused;
 }
 
 }  // namespace SIM_PATH

@@ -23,15 +23,15 @@ struct Tile {
 struct Fragment {
   u32* const* registers;
   bool halves = false;
-  u32* place(int row, int column) const {
-    int index = halves ? 2 * (column / 8) + row / 8 : 4 * (column / 8) + 2 * (row / 8) + column % 2;
+  u32* place(u32 row, u32 column) const {
+    u32 index = halves ? 2 * (column / 8) + row / 8 : 4 * (column / 8) + 2 * (row / 8) + column % 2;
     return registers[index] + 4 * (row % 8) + column % 8 / 2;
   }
-  u32 get(int row, int column) const {
+  u32 get(u32 row, u32 column) const {
     u32 word = *place(row, column);
     return halves ? word >> (16 * (column & 1)) & 0xFFFF : word;
   }
-  void set(int row, int column, u32 value) const {
+  void set(u32 row, u32 column, u32 value) const {
     u32 &word = *place(row, column), shift = 16 * (column & 1);
     word = halves ? (word & ~(0xFFFFu << shift)) | value << shift : value;
   }

@@ -36,11 +36,17 @@ u32 MatrixLayout::address(u32 row, u32 k) const {
   return address ^ (address >> 7 & (span / UNIT - 1)) << 4;
 }
 
+// One unit of an operand, which this wgmma is known to have read from then on.
 const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, const char* operand, u32 row, u32 k) {
+  Cta& cta = *warp.cta;
+  u32 start = address - SHARED_BASE;
   try {
-    const u8* place = shared(*warp.cta, address, UNIT, false);
-    observe_fetch(warp, *warp.cta, op, address, UNIT);
-    return place;
+    if (!calm(cta, op, address)) {
+      shared(cta, address, UNIT, false);
+      observe_fetch(warp, cta, op, address, UNIT);
+    }
+    cta.fetches[start / UNIT * cta.warps.size() + static_cast<u32>(warp.index)] = op.number;
+    return cta.data.data() + start;
   } catch (Problem& problem) {
     Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(row) + ", k " +
                                      std::to_string(k) + "): " + problem.what());
@@ -54,6 +60,8 @@ const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, co
 Fetched Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u8* out,
                        const char* operand) {
   MatrixLayout layout(descriptor, mn_major);
+  Cta& cta = *warp.cta;
+  if (cta.fetches.empty()) cta.fetches.assign((cta.data.size() / UNIT + 1) * cta.warps.size(), 0);
   u32 unit = mn_major ? 8 : 1, steps = mn_major ? TILE_BYTES / 2 : TILE_BYTES / UNIT;
   u32 elements = mn_major ? 1 : static_cast<u32>(8 * UNIT / bits_of(op.ins->src));  // along K, of a unit
   TileCheck check(tiles_, operand, unit, elements);
@@ -61,7 +69,7 @@ Fetched Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool m
     for (u32 k = 0; k < steps; ++k) {
       u32 row = static_cast<u32>(first) / unit + r, address = layout.address(row, k);
       const u8* source = fetch_unit(warp, op, address, operand, row * unit, k * elements);
-      check.visit(row, k, warp.cta->origin[(address - SHARED_BASE) / UNIT]);
+      check.visit(row, k, cta.origin[(address - SHARED_BASE) / UNIT]);
       if (!mn_major)
         std::memcpy(out + r * TILE_BYTES + k * UNIT, source, UNIT);
       else
