@@ -13,10 +13,10 @@ from torch import Tensor
 
 from pyptx_ops.dispatch import norm as norm_host
 from pyptx_ops.dsl.sim import Report, SimulationError
-from pyptx_ops.kernels.configs import GemmConfig, RmsNormConfig
+from pyptx_ops.kernels.configs import GemmConfig, RmsNormConfig, SwigluConfig
 from pyptx_ops.launch import unbound, use_launcher
 from pyptx_ops.simulator import SimulatedKernel, SimulatedLauncher
-from pyptx_ops.trials import CONFIGS, GemmTrial, NormTrial, Trial, poisoned, trials_of
+from pyptx_ops.trials import CONFIGS, GemmTrial, NormTrial, SwigluTrial, Trial, poisoned, trials_of
 
 from .body import Mutant
 
@@ -24,6 +24,9 @@ __all__ = ["SCHEDULES", "Outcome", "outcome_of"]
 
 SCHEDULES = (("lazy", 0), ("random", 1), ("eager", 0), ("reverse", 0), ("random", 2), ("random", 3))
 MULTIPROCESSORS = 4
+GROUPS = 70  # more than a warp looks at in two turns
+ODD = 83  # accesses of a row: no divisor of a block's
+TAIL = {8: 2, 1: 8}  # accesses of a turn of a wide row, by their width
 LONGER, LEAST_LIMIT = 4, 50_000  # a run is endless after so many times the instructions of the original, or so many
 
 
@@ -94,20 +97,32 @@ def _prepared(trials: Iterable[Trial]) -> Iterator[Problem]:
 
 
 def _own(config: Any) -> Iterator[Trial]:
-    """Problems that no op gives a config, but that its kernel takes: every path of it is gone."""
+    """Problems that reach what the trials of every config leave out: rings that wrap, an edge in every access."""
     if isinstance(config, GemmConfig):
         depth = 3 * config.stages * config.split_k * config.tile_k + 24  # also where a CTA has one tile, the ring wraps
         if config.grouped:
             yield GemmTrial(config, 14, 24, depth, counts=(9, 5), workers=1)
+            counts = tuple(index * 7 % 5 for index in range(GROUPS))
+            yield GemmTrial(config, sum(counts), 24, 24, counts=counts, workers=2)
         else:
             yield GemmTrial(config, config.tokens + 8, 24, depth, workers=1)
     if isinstance(config, RmsNormConfig):
-        yield ShortRows(NormTrial(config, config.rows + 1, 3 * config.width))
+        for access in range(config.vectors + config.wide * TAIL[config.width]):
+            hidden = (access * config.team + config.team // 2) * config.width
+            yield AnyRows(NormTrial(config, config.rows + 1, hidden))
+            yield AnyRows(NormTrial(config, config.rows + 1, hidden, "fp32"))
+    if isinstance(config, SwigluConfig):
+        for access in range(config.unroll):
+            rows = access * config.block // ODD + 1
+            if config.layout == "pairs":
+                yield SwigluTrial(config, rows, ODD * config.width)
+            else:
+                yield SwigluTrial(config, rows, ODD * config.width, "apart", used=rows - 1)
 
 
 @dataclass(frozen=True)
-class ShortRows:
-    """A norm over rows that are shorter than those that its config is for, with more blocks than there are rows."""
+class AnyRows:
+    """A norm over rows that the selector would give another config, with more blocks than there are rows."""
 
     trial: NormTrial
 
