@@ -8,7 +8,7 @@ namespace {
 
 #include "lanes.h"
 
-constexpr float SMALLEST_NORMAL = 1.17549435e-38f, LARGE = 8.50705917e37f;  // 2^-126, 2^126
+constexpr float LARGE = 0x1p126f;
 
 // The unit: subnormal operands and results are zeros.
 float unit_rcp(float x) {

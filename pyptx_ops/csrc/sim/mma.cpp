@@ -7,6 +7,7 @@
 
 #include "machine.h"
 #include "registers.h"
+#include "numbers.h"
 #include "tensor_core.h"
 
 namespace sim {
@@ -15,6 +16,40 @@ namespace {
 enum : int { ARG_D, ARG_A, ARG_B, ARG_C };
 
 constexpr int ROW_WORDS = TILE_BYTES / 4, COLUMNS = 8, MAX_REGISTERS = 8, MAX_DEPTH = 16;
+
+bool is_byte_float(Type type) { return type == Type::e4m3 || type == Type::e5m2; }
+
+u32 half_of(u8 bits, Type type) {
+  return static_cast<u32>(packed(number_of(bits, type == Type::e4m3 ? E4M3 : E5M2), F16, Word::rn));
+}
+
+// 8-bit floats are multiplied as f16, on Hopper: first the lower two bytes of every word, starting from zero, then the
+// upper two, and C is added to that.
+void multiply_halves(Tile tile, const u32* a, const u32* b, u32* sums) {
+  static thread_local u32 products[TILE_ROWS * TILE_COLUMNS];
+  std::memset(products, 0, sizeof products);
+  Type types[2] = {tile.a, tile.b};
+  tile.a = tile.b = Type::f16;
+  tile.depth /= 2;
+  for (int upper : {0, 16}) {
+    u32 halves_a[TILE_ROWS * ROW_WORDS], halves_b[COLUMNS * ROW_WORDS];
+    auto widen = [&](const u32* words, int count, Type type, u32* halves) {
+      for (int i = 0; i < count; ++i)
+        halves[i] = half_of(static_cast<u8>(words[i] >> upper), type) |
+                    half_of(static_cast<u8>(words[i] >> (upper + 8)), type) << 16;
+    };
+    widen(a, TILE_ROWS * ROW_WORDS, types[0], halves_a);
+    widen(b, COLUMNS * ROW_WORDS, types[1], halves_b);
+    multiply(tile, reinterpret_cast<const u8*>(halves_a), reinterpret_cast<const u8*>(halves_b), products);
+  }
+  for (int row = 0; row < tile.rows; ++row)
+    for (int column = 0; column < COLUMNS; ++column) {
+      u32 &c = sums[row * TILE_COLUMNS + column], product = products[row * TILE_COLUMNS + column];
+      c = tile.d == Type::f16
+              ? f16_bits(f16_of(static_cast<u16>(c)) + f16_of(static_cast<u16>(product)))
+              : f32_bits(f32_of(c) + f32_of(product));
+    }
+}
 
 }  // namespace
 
@@ -44,7 +79,10 @@ void Machine::mma_sync(Warp& warp, const Ins& ins) {
   Tile tile{ins.src, ins.src_b, ins.type, ins.m, COLUMNS, ins.k};
   tile.saturate = ins.flags & SATFINITE;
   tile.exclusive = ins.mode == Word::xor_;
-  multiply(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), sums);
+  if (is_byte_float(ins.src))
+    multiply_halves(tile, a, b, sums);
+  else
+    multiply(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), sums);
   for (int i = 0; i < ins.size(ARG_D); ++i) {
     u32 out[LANES];
     for (int l = 0; l < LANES; ++l) out[l] = half ? place(i, l, 0) | place(i, l, 1) << 16 : place(i, l, 0);

@@ -18,6 +18,7 @@ inline To bits_to(From from) {
 }
 
 constexpr u32 CANONICAL_NAN = 0x7FFFFFFF;
+constexpr float SMALLEST_NORMAL = 0x1p-126f;
 
 inline u32 f32_bits(float value) { return value != value ? CANONICAL_NAN : bits_to<u32>(value); }
 inline float f32_of(u32 bits) { return bits_to<float>(bits); }
@@ -109,7 +110,7 @@ inline Number number_of(u64 bits, const FloatFormat& format) {
   bits &= (1ull << format.top()) - 1;
   if (bits > format.largest()) {
     bool infinity = format.infinite && bits == format.infinity();
-    return {infinity ? Number::infinite : Number::nan, negative, 0, bits};
+    return {infinity ? Number::infinite : Number::nan, negative, 0, bits << (64 - format.mantissa)};
   }
   u64 fraction = bits & ((1ull << format.mantissa) - 1);
   int exponent = static_cast<int>(bits >> format.mantissa);

@@ -12,9 +12,11 @@ u32 sum_f32(u32 was, u32 x, bool flush) {
   return f32_bits(flushed(flushed(a) + flushed(b)));
 }
 
+// A NaN stays as it is.
 u64 sum_f64(u64 was, u64 x) {
-  double sum = bits_to<double>(was) + bits_to<double>(x);
-  return sum != sum ? 0x7FFFFFFFFFFFFFFFull : bits_to<u64>(sum);
+  double a = bits_to<double>(was), b = bits_to<double>(x), sum = a + b;
+  if (sum == sum) return bits_to<u64>(sum);
+  return b != b ? x : a != a ? was : 0x7FFFFFFFFFFFFFFFull;
 }
 
 // The sum of two halves is rounded twice, which gives what rounding once does.
