@@ -30,10 +30,8 @@ Number source(const Ins& ins, u64 bits, const FloatFormat& format) {
   return flushes && n.kind == Number::nan ? number_of(F32.quiet, F32) : n;
 }
 
-// The payload of a NaN passes through conversions from and to f64, and from bf16 to f32.
-bool keeps_payload(const Ins& ins) {
-  return ins.src == Type::f64 || ins.type == Type::f64 || (ins.src == Type::bf16 && ins.type == Type::f32);
-}
+// The payload of a NaN passes through conversions from and to f64.
+bool keeps_payload(const Ins& ins) { return ins.src == Type::f64 || ins.type == Type::f64; }
 
 u64 quieted(const Number& nan, const FloatFormat& format) {
   u64 quiet = 1ull << (format.mantissa - 1), sign = static_cast<u64>(nan.negative) << format.top();
@@ -85,6 +83,8 @@ u64 float_to_int(const Ins& ins, u64 x) {
   if (n.kind == Number::nan) return ins.src == Type::f64 || bits == 64 ? extended(1ull << (bits - 1), ins.type) : 0;
   return clamped(n.negative, magnitude_of(n, ins.rnd), ins.type);
 }
+
+u32 shifted(u32 x) { return x << 16; }
 
 u64 float_to_float(const Ins& ins, u64 x) {
   return result(ins, source(ins, x, *format_of(ins.src)), *format_of(ins.type));
@@ -165,6 +165,7 @@ Form convert_form(const Ins& ins) {
     case Op::cvt_float: {
       bool pair = ins.src == Type::f16x2 || ins.src == Type::e4m3x2 || ins.src == Type::e5m2x2;
       if (!from || !to) return {};
+      if (ins.src == Type::bf16 && ins.type == Type::f32 && !ins.flags) return form<&shifted>();
       return pair ? Converting<pair_to_pair>::form(ins) : Converting<float_to_float>::form(ins);
     }
     case Op::cvt_round: return from && ins.src == ins.type ? Converting<to_integral>::form(ins) : Form();

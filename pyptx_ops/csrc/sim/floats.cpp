@@ -17,8 +17,8 @@ T taken(const Ins& ins, T x) {
     return x;
 }
 
-// Of f32: flushed and clamped to 0 … 1 where the instruction says so. f64 keeps the payload of the
-// last NaN that it is given.
+// Of f32: flushed and clamped to 0 … 1 where the instruction says so. f64 keeps the payload of a NaN
+// that it is given: of b, else c, else a.
 template <class T>
 T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
   if constexpr (std::is_same_v<T, float>) {
@@ -26,7 +26,7 @@ T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
     return ins.flags & SAT ? (value > 0 ? (value < 1 ? value : 1) : 0) : value;
   } else {
     if (value == value) return value;
-    for (T operand : {c, b, a})
+    for (T operand : {b, c, a})
       if (operand != operand) return bits_to<T>(bits_to<u64>(operand) | 1ull << 51);
     return bits_to<T>(0xFFF8000000000000ull);
   }
@@ -56,7 +56,7 @@ T fused(const Ins& ins, T a, T b, T c) {
 SIM_ROUNDED(Plus, (const Ins& i, T a, T b), taken(i, a) + taken(i, b), a, b)
 SIM_ROUNDED(Minus, (const Ins& i, T a, T b), taken(i, a) - taken(i, b), a, b)
 SIM_ROUNDED(Times, (const Ins& i, T a, T b), product(i, taken(i, a), taken(i, b)), a, b)
-SIM_ROUNDED(Over, (const Ins& i, T a, T b), taken(i, a) / taken(i, b), a, b)
+SIM_ROUNDED(Over, (const Ins& i, T a, T b), taken(i, a) / taken(i, b), b, a)
 SIM_ROUNDED(Fused, (const Ins& i, T a, T b, T c), fused(i, taken(i, a), taken(i, b), taken(i, c)), a, b, c)
 SIM_ROUNDED(Inverse, (const Ins& i, T a), 1 / taken(i, a), a)
 SIM_ROUNDED(Root, (const Ins& i, T a), std::sqrt(taken(i, a)), a)
