@@ -256,7 +256,7 @@ def _pinned_cells(result: Result) -> list[list[object]]:
 def _record(device: torch.device, size: str, options: argparse.Namespace, route: dispatch.Route) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "host": platform.platform(),
+        "host": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "python": platform.python_version(),
         "torch": torch.__version__,

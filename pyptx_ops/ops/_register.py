@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 
 from pyptx_ops.dispatch import bound
 
-__all__ = ["LIBRARY", "register", "register_inplace"]
+__all__ = ["LIBRARY", "Registered", "register", "register_inplace"]
 
 LIBRARY = torch.library.Library("pyptx", "DEF")
 
@@ -31,12 +31,25 @@ _any_requires_grad = torch._C._any_requires_grad
 _grad_enabled = torch.is_grad_enabled
 _active_modes = torch._C._len_torch_dispatch_stack
 _increment_version = torch.autograd.graph.increment_version
+_is_compiling = torch.compiler.is_compiling
+_function_modes = torch._C._len_torch_function_stack
+_transforms_active = torch._C._are_functorch_transforms_active
+_autocast_enabled = torch._C._is_any_autocast_enabled
+_profiler_enabled = torch._C._autograd._profiler_enabled
+_tracing_state = torch._C._get_tracing_state
 
 # Keys below autograd for which an op has no kernel, so that the dispatcher skips them.
 _SKIPPED = _KeySet(_Key.BackendSelect)
 _SKIPPED_IF_FUNCTIONAL = _SKIPPED | _KeySet(_Key.ADInplaceOrView)
 _PLAIN = {_KeySet(backend).raw_repr() for backend in (_Key.CPU, _Key.CUDA)}  # the backend and nothing else
 _AUTOCAST = {"cpu": _KeySet(_Key.AutocastCPU), "cuda": _KeySet(_Key.AutocastCUDA)}
+
+
+class Registered(NamedTuple):
+    """An op as torch has it, and a function that calls it, by a shorter way where there is one."""
+
+    op: torch._ops.OpOverload
+    call: Callable[..., Any]
 
 
 def register(
@@ -47,7 +60,7 @@ def register(
     backward: Callable[..., tuple[Any, ...]],
     save: Callable[..., None],
     autocast: bool = False,
-) -> torch._ops.OpOverload:
+) -> Registered:
     """Defines a functional op.
 
     Args:
@@ -62,7 +75,7 @@ def register(
     op, run_bound = _define(schema, (torch.Tag.flexible_layout,), run, fake)
     defaults = _positional_defaults(run)
     below = _below(op, run, _SKIPPED_IF_FUNCTIONAL)
-    function = _function(op, run_bound, below, save, backward)
+    record, function = _functions(op, run_bound, below, save, backward)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         # Inside a forward-mode level any argument may have a tangent, which the node refuses and would not drop.
@@ -80,12 +93,20 @@ def register(
         for device_type in _AUTOCAST:
             kernel = _autocast_kernel(op, device_type)
             LIBRARY.impl(op._opname, kernel, f"Autocast{device_type.upper()}", with_keyset=True)
-    return op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _is_plain():
+            if _grad_enabled() and _any_requires_grad(*args):
+                return record(*args, *defaults[len(args) :], kwargs)
+            result = run_bound(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return op(*args, **kwargs)
+
+    return Registered(op, call)
 
 
-def register_inplace(
-    schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int
-) -> torch._ops.OpOverload:
+def register_inplace(schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int) -> Registered:
     """Defines an op that overwrites its first `mutated` arguments, returns nothing and has no derivative."""
     op, run_bound = _define(schema, (torch.Tag.needs_exact_strides,), run, fake)
     name = op._opname
@@ -109,7 +130,29 @@ def register_inplace(
 
     LIBRARY.impl(name, autograd, "Autograd")
     LIBRARY.impl(name, bump_versions, "ADInplaceOrView", with_keyset=True)
-    return op
+
+    def call(*args: Any) -> None:
+        plain = _is_plain() and not (_grad_enabled() and _any_requires_grad(*args))
+        if not plain or run_bound(*args) is NotImplemented:
+            op(*args)
+        else:
+            _increment_version(tuple(arg for arg in args[:mutated] if not arg.is_inference()))
+
+    return Registered(op, call)
+
+
+def _is_plain() -> bool:
+    """Whether nothing in this thread watches or changes calls: the dispatcher would go straight to our own kernel."""
+    return not (
+        _is_compiling()  # first: to a compiler it is a constant
+        or _function_modes()
+        or _active_modes()
+        or _transforms_active()
+        or _autocast_enabled()
+        or _profiler_enabled()
+        or _tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
 
 
 def _define(
@@ -156,11 +199,14 @@ def _positional_defaults(run: Callable[..., Any]) -> tuple[Any, ...]:
     return tuple(p.default for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY)
 
 
-def _function(
+def _functions(
     op: Any, run_bound: Callable[..., Any], below: Callable[..., Any], save: Callable[..., None],
     backward: Callable[..., Any],
-) -> Callable[..., Any]:  # fmt: skip
-    """The op as a node of the autograd graph. Its inputs are the op's, then a dictionary of keyword arguments."""
+) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
+    """The op as a node of the autograd graph: where no transform is active, and anywhere.
+
+    The inputs are the op's, then a dictionary of keyword arguments.
+    """
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         *args, kwargs = inputs
@@ -182,6 +228,7 @@ def _function(
         return type(f"Pyptx_{op._opname}", (base,), members)
 
     plain = node(torch.autograd.Function, forward)
+    record = super(torch.autograd.Function, plain).apply  # without the look for transforms
     # Inside torch.func transforms this kernel runs once per level, already below the transform's own dispatch: it adds
     # a node to that level only, which torch.autograd.Function would refuse.
     at_level = node(torch.autograd.function._SingleLevelFunction, forward_at_level)
@@ -192,7 +239,7 @@ def _function(
         with enable_single_level_autograd_function():
             return at_level.apply(*inputs)
 
-    return apply
+    return record, apply
 
 
 def _autocast_kernel(op: Any, device_type: str) -> Callable[..., Any]:

@@ -108,7 +108,7 @@ _op = register(
     fake=fake,
     save=save,
     backward=backward,
-)
+).call
 
 
 def fused_add_rms_norm(
@@ -190,7 +190,7 @@ _inplace_op = register_inplace(
     run=run_inplace,
     fake=fake_inplace,
     mutated=2,
-)
+).call
 
 
 def fused_add_rms_norm_(

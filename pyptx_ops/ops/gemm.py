@@ -85,7 +85,7 @@ _op = register(
     save=save,
     backward=backward,
     autocast=True,
-)
+).call
 
 
 def gemm(a: Tensor, b: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Tensor:

@@ -140,7 +140,7 @@ _op = register(
     save=save,
     backward=backward,
     autocast=True,
-)
+).call
 
 
 def grouped_gemm(

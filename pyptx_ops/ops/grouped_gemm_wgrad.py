@@ -104,6 +104,6 @@ def backward(ctx: Any, dw: Tensor) -> tuple[Tensor | None, ...]:
 
 wgrad = register(
     "grouped_gemm_wgrad(Tensor a, Tensor dy, Tensor offs) -> Tensor", run=run, fake=fake, save=save, backward=backward
-)
+).call
 """(M, K), (M, N), (G,) -> (G, K, N): `a[rows of g].T @ dy[rows of g]`; zero for an empty group, rows past `offs[-1]`
 unused. Sums in fp32 (fp64 for fp64), one rounding, contiguous."""

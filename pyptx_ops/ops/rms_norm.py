@@ -104,7 +104,7 @@ _op = register(
     fake=fake,
     save=save,
     backward=backward,
-)
+).call
 
 
 def rms_norm(

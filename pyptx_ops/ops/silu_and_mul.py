@@ -61,7 +61,7 @@ def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 _op = register(
     "silu_and_mul(Tensor x, bool interleaved=False) -> Tensor", run=run, fake=fake, save=save, backward=backward
-)
+).call
 
 
 def silu_and_mul(x: Tensor, interleaved: bool = False) -> Tensor:

@@ -95,7 +95,7 @@ def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 _op = register(
     "swiglu(Tensor gate, Tensor up, Tensor? offs=None) -> Tensor", run=run, fake=fake, save=save, backward=backward
-)
+).call
 
 
 def swiglu(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:

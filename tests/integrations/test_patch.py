@@ -288,7 +288,10 @@ def test_compile_fullgraph(build, ids):
     pyptx_ops.patch(model)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(logits(compiled, ids), logits(model, ids), rtol=0, atol=0)
+    eager = logits(model, ids)
+    # On CUDA the library's own attention is computed in another order when compiled, patched or not.
+    rounding = 64 * 2.0**-24 * eager.abs().max().item() if ids.is_cuda else 0.0
+    torch.testing.assert_close(logits(compiled, ids), eager, rtol=0, atol=rounding)
 
 
 def test_gradients(build, ids):

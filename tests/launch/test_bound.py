@@ -5,65 +5,23 @@ CPU tensors stand for a GPU's.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyptx_ops import _launch, launch
-from pyptx_ops.dispatch import Route, bound, gemm, norm, swiglu
-from pyptx_ops.launch import param_spec, use_launcher
-from pyptx_ops.ops import _register
-from tests.kernels.machines import traced
+from pyptx_ops import launch
+from pyptx_ops.dispatch import bound, gemm, norm, swiglu
+from pyptx_ops.launch import use_launcher
 
 from .conftest import StubDriver
+from .stub_gpu import CPU, StubLauncher, gpu, needs_exchange, randn
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="this torch has no DLPack exchange API"
-)
+__all__ = ["gpu"]  # the fixture
 
-CPU = 1  # DLPack's device type
-
-
-class StubLauncher:
-    """Every kernel as the driver would have it, with nothing in it."""
-
-    def __init__(self, stub: StubDriver) -> None:
-        self.stub = stub
-        self.kernels: dict[str, _launch.Kernel] = {}
-
-    def kernel(self, arch: str, name: str) -> _launch.Kernel:
-        if name not in self.kernels:
-            params = tuple(map(param_spec, traced(name).params))
-            self.kernels[name] = self.stub.kernel(params)
-        return self.kernels[name]
-
-    def manifest(self, arch: str) -> Any:
-        raise NotImplementedError
-
-
-@pytest.fixture
-def gpu(stub: StubDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubLauncher]:
-    """CPU tensors take the kernels' path, and calls with them are bound."""
-    monkeypatch.setattr(Tensor, "get_device", lambda self: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr(bound, "_tables", {})
-    monkeypatch.setattr(launch, "_bound", [])
-    for family in (gemm, norm, swiglu):
-        monkeypatch.setattr(family, "route", lambda device: Route("kernel", "sm_90a", "recorded"))
-        monkeypatch.setattr(family, "_plans", {})
-    launcher = StubLauncher(stub)
-    with use_launcher(launcher):
-        yield launcher
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(shape).bfloat16()
+pytestmark = needs_exchange
 
 
 def arguments() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
@@ -228,202 +186,3 @@ def test_without_what_it_takes_nothing_is_bound(monkeypatch: pytest.MonkeyPatch,
     else:
         monkeypatch.setattr(launch, "_extension_error", ImportError("not built"))
     assert bound.calls_of("any", norm.rms_norm)(randn(4), option=1) is NotImplemented
-
-
-# ------------------------------------------------------------------------------------------------------ a whole op
-
-
-class Probe:
-    """An op y = probe(x, scale) and one in place; bound calls launch a kernel, the long way is counted."""
-
-    def __init__(self, stub: StubDriver) -> None:
-        self.stub, self.long = stub, 0
-        self.kernel = stub.kernel((("x", "pointer"), ("y", "pointer")))
-        ctx_free = {"save": lambda ctx, *args: None, "backward": lambda ctx, dy: (dy, None)}
-        self.op = _register.register(
-            "probe(Tensor x, float scale=1.) -> Tensor", run=self.run, fake=lambda x, scale=1.0: x.new_empty(x.shape),
-            autocast=True, **ctx_free,
-        )  # fmt: skip
-        self.inplace = _register.register_inplace(
-            "probe_(Tensor(a!) x, float scale=1.) -> ()",
-            run=self.run_inplace,
-            fake=lambda x, scale=1.0: None,
-            mutated=1,
-        )
-
-    def run(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        self.long += 1
-        y = torch.zeros(x.shape, dtype=x.dtype)
-        bound.launch("probe", (x, scale), self.kernel, 0, (1, 1, 1), (x, y), (y,))
-        return y
-
-    def run_inplace(self, x: Tensor, scale: float = 1.0) -> None:
-        self.long += 1
-        bound.launch("probe_", (x, scale), self.kernel, 0, (1, 1, 1), (x, x))
-
-    def counts(self) -> tuple[int, int]:
-        """(calls that went the long way, launches) since this was last asked."""
-        launches = self.stub.calls("cuLaunchKernelEx")
-        counted = self.long, len(launches)
-        self.long = 0
-        self.stub.library.stub_reset()
-        return counted
-
-
-SHORT, LONG = (0, 1), (1, 1)
-
-
-@pytest.fixture
-def probe(gpu: StubLauncher, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
-    library = torch.library.Library("pyptx", "FRAGMENT")
-    calls_of = bound.calls_of
-    monkeypatch.setattr(bound, "calls_of", lambda op, run: calls_of(op, run, CPU))
-    monkeypatch.setattr(_register, "LIBRARY", library)
-    yield Probe(gpu.stub)
-    library._destroy()
-
-
-def test_the_second_call_of_a_kind_is_short(probe: Probe) -> None:
-    for x in (randn(4), randn(2, 8)):
-        probe.op(x)
-        assert probe.counts() == LONG
-        for args in ((x,), (torch.nn.Parameter(x, requires_grad=False),), (x, 1.0), (x.clone(),)):
-            assert probe.op(*args).shape == x.shape
-            assert probe.counts() == SHORT
-        probe.op(x, 2.0)
-        assert probe.counts() == LONG
-
-
-@pytest.mark.parametrize("mode", ["grad", "no_grad", "inference", "below autograd", "autocast"])
-def test_modes_in_which_calls_are_short(probe: Probe, mode: str) -> None:
-    x = randn(4)
-    probe.op(x)
-    probe.counts()
-    with {
-        "grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode,
-        "below autograd": torch._C._AutoDispatchBelowAutograd, "autocast": lambda: torch.autocast("cpu"),
-    }[mode]():  # fmt: skip
-        out = probe.op(x)
-        # Below autograd and in inference mode the backend's own kernel runs; only the one for CUDA takes bound calls.
-        assert probe.counts() == (LONG if mode in ("inference", "below autograd") else SHORT)
-    assert out.is_inference() == (mode == "inference")
-
-
-def test_the_kernel_for_cuda_takes_bound_calls(probe: Probe) -> None:
-    """It is what inference mode and compiled graphs call."""
-    x, cuda = randn(4), torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    for wanted in (LONG, SHORT):
-        probe.op.redispatch(cuda, x)
-        assert probe.counts() == wanted
-
-
-def test_a_training_forward_is_short_and_differentiable(probe: Probe) -> None:
-    x = randn(4).requires_grad_()
-    probe.op(x.detach())
-    probe.counts()
-    y = probe.op(x)
-    assert probe.counts() == SHORT and y.requires_grad
-    y.backward(torch.ones_like(y))
-    assert torch.equal(x.grad, torch.ones_like(x))
-    with torch.no_grad():
-        assert not probe.op(x).requires_grad
-    assert probe.counts() == SHORT
-
-
-class Seen(TorchDispatchMode):
-    """Notes the ops that reach it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ops: list[object] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.ops.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_dispatch_modes_see_the_call(probe: Probe, grad: bool) -> None:
-    x = randn(4).requires_grad_(grad)
-    probe.op(x.detach())
-    with Seen() as seen:
-        probe.op(x)
-    assert probe.op in seen.ops
-
-
-def test_fake_tensors_get_fakes(probe: Probe) -> None:
-    x = randn(4)
-    probe.op(x)
-    probe.counts()
-    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        assert isinstance(probe.op(mode.from_tensor(x)), torch._subclasses.FakeTensor)
-        assert isinstance(probe.op(x), torch._subclasses.FakeTensor)
-    assert probe.counts() == (0, 0)
-
-
-def test_tangents_are_not_dropped(probe: Probe) -> None:
-    x = randn(4)
-    probe.op(x)
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
-        probe.op(torch.autograd.forward_ad.make_dual(x, x))
-
-
-def test_negated_views_are_resolved(probe: Probe) -> None:
-    x = randn(4).half()  # a part of a complex number may be: bf16 is none
-    probe.op(x)
-    probe.counts()
-    probe.op(torch._neg_view(x))
-    (launched,) = probe.stub.calls("cuLaunchKernelEx")
-    assert f"params={x.data_ptr().to_bytes(8, 'little').hex()}" not in launched
-
-
-def test_transforms_see_the_call(probe: Probe) -> None:
-    x = randn(4).float()
-    probe.op(x)
-    grads = torch.func.grad(lambda x: probe.op(x).sum())(x)
-    assert torch.equal(grads, torch.ones(4))
-    functional = torch._to_functional_tensor(x)
-    torch._enable_functionalization(reapply_views=True)
-    try:
-        assert torch._is_functional_tensor(probe.op(functional))
-    finally:
-        torch._disable_functionalization()
-
-
-def test_in_place_calls_count_as_writes(probe: Probe) -> None:
-    x = randn(4)
-    for step, wanted in enumerate((LONG, SHORT, SHORT), start=1):
-        assert probe.inplace(x) is None
-        assert probe.counts() == wanted and x._version == step
-    with torch.no_grad():
-        probe.inplace(x)
-    assert probe.counts() == SHORT and x._version == 4
-    with pytest.raises(RuntimeError, match="probe_: works in place and has no derivative"):
-        probe.inplace(x.clone().requires_grad_())
-    assert probe.counts() == (0, 0)
-
-
-def test_errors_of_the_driver_come_out_of_the_op(probe: Probe) -> None:
-    x = randn(4)
-    probe.op(x)
-    probe.stub.fail("cuLaunchKernelEx", 1)
-    with pytest.raises(launch.LaunchError, match="cuLaunchKernelEx failed with CUDA_ERROR_INVALID_VALUE"):
-        probe.op(x)
-
-
-def test_threads(probe: Probe) -> None:
-    wrong: list[object] = []
-
-    def work(size: int) -> None:
-        x = randn(size)
-        for _ in range(100):
-            y = probe.op(x)
-            if y.shape != x.shape or y.data_ptr() == x.data_ptr():
-                wrong.append(y)
-
-    threads = [threading.Thread(target=work, args=(size,)) for size in (3, 4, 5, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong and probe.counts()[1] == 400
