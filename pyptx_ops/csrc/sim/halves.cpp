@@ -78,7 +78,7 @@ struct Fused {
 // The NaN with which a tensor copy fills what is out of bounds makes the result zero.
 struct FusedOob {
   template <class H> static u16 of(const Ins& i, u16 a, u16 b, u16 c) {
-    return a == 0x7FFF || b == 0x7FFF ? 0 : Fused::of<H>(i, a, b, c);
+    return a == OUT_OF_BOUNDS_NAN || b == OUT_OF_BOUNDS_NAN ? 0 : Fused::of<H>(i, a, b, c);
   }
 };
 

@@ -1,5 +1,5 @@
 // Tables of the special-function unit, fitted to readings of an H200: every reading follows from them. Rows of
-// (c0, c1, c2); see special.h. Generated from the readings, not edited.
+// (c0, c1, c2); see special_unit.cpp. Generated from the readings, not edited.
 #pragma once
 
 #include "program.h"

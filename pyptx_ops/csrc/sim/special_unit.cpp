@@ -57,7 +57,7 @@ u32 fraction_of(u32 x) { return x & 0x7FFFFF; }
 bool is_nan(u32 x) { return (x & ~SIGN) > INFINITE; }
 bool is_zero(u32 x) { return exponent_of(x) == 0; }  // or subnormal
 
-// A significand of 2^bits up to twice that, which lies in the octave above if it is that: exponent is that of its octave.
+// A significand with so many bits after its leading one, or twice that, and the exponent that goes with the former.
 u32 joined(u32 significand, int bits, s32 exponent) {
   exponent += static_cast<s32>(significand >> (bits + 1));
   return exponent <= 0 ? 0 : static_cast<u32>(exponent) << bits | (significand & ((1u << bits) - 1));
@@ -78,7 +78,7 @@ u32 fixed(u32 x, int bits) {
   return up > 31 || up < -31 ? 0 : up >= 0 ? significand << up : significand >> -up;
 }
 
-// Of a position in the two octaves from 1 to 4: half of 48 bits, the octave of the result 2^(k-1) … 2^k.
+// A root halves the exponent: what is left of the operand lies in the two octaves from 1 to 4.
 u32 root_position(u32 x) { return (~exponent_of(x) & 1) << MANTISSA | fraction_of(x); }
 s32 root_exponent(u32 x) { return (static_cast<s32>(exponent_of(x)) - 127) >> 1; }
 
