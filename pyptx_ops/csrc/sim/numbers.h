@@ -21,8 +21,8 @@ constexpr u32 CANONICAL_NAN = 0x7FFFFFFF;
 constexpr float SMALLEST_NORMAL = 0x1p-126f;
 
 // A stand-in for the NaN with which tensor copies fill what is out of bounds, and for which fma.oob gives zero. Its bits
-// are not known; on an H200 none of 0x7FFF, 0x7E00, 0x7FC0 and their neighbours has that effect.
-constexpr u16 OUT_OF_BOUNDS_NAN = 0x7FFE;
+// are not known; on an H200 0x7FFF, 0x7E00, 0x7FC0 and some hundred others do not have that effect.
+constexpr u16 OUT_OF_BOUNDS_NAN = 0x7FFD;
 
 inline u32 f32_bits(float value) { return value != value ? CANONICAL_NAN : bits_to<u32>(value); }
 inline float f32_of(u32 bits) { return bits_to<float>(bits); }
