@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "machine.h"
-#include "registers.h"
 #include "numbers.h"
+#include "registers.h"
 #include "tensor_core.h"
 
 namespace sim {
@@ -19,35 +19,35 @@ constexpr int ROW_WORDS = TILE_BYTES / 4, COLUMNS = 8, MAX_REGISTERS = 8, MAX_DE
 
 bool is_byte_float(Type type) { return type == Type::e4m3 || type == Type::e5m2; }
 
-u32 half_of(u8 bits, Type type) {
-  return static_cast<u32>(packed(number_of(bits, type == Type::e4m3 ? E4M3 : E5M2), F16, Word::rn));
+u16 half_of(u8 bits, Type type) {
+  return static_cast<u16>(packed(number_of(bits, type == Type::e4m3 ? E4M3 : E5M2), F16, Word::rn));
 }
+
+float half_value(u32 bits) { return f16_of(static_cast<u16>(bits)); }
 
 // 8-bit floats are multiplied as f16, on Hopper: first the lower two bytes of every word, starting from zero, then the
 // upper two, and C is added to that.
-void multiply_halves(Tile tile, const u32* a, const u32* b, u32* sums) {
-  static thread_local u32 products[TILE_ROWS * TILE_COLUMNS];
-  std::memset(products, 0, sizeof products);
-  Type types[2] = {tile.a, tile.b};
-  tile.a = tile.b = Type::f16;
-  tile.depth /= 2;
-  for (int upper : {0, 16}) {
-    u32 halves_a[TILE_ROWS * ROW_WORDS], halves_b[COLUMNS * ROW_WORDS];
-    auto widen = [&](const u32* words, int count, Type type, u32* halves) {
-      for (int i = 0; i < count; ++i)
-        halves[i] = half_of(static_cast<u8>(words[i] >> upper), type) |
-                    half_of(static_cast<u8>(words[i] >> (upper + 8)), type) << 16;
-    };
-    widen(a, TILE_ROWS * ROW_WORDS, types[0], halves_a);
-    widen(b, COLUMNS * ROW_WORDS, types[1], halves_b);
-    multiply(tile, reinterpret_cast<const u8*>(halves_a), reinterpret_cast<const u8*>(halves_b), products);
+void multiply_halves(const Tile& tile, const u8* a, const u8* b, Fragment sums) {
+  u32 storage[MAX_REGISTERS][LANES] = {}, *registers[MAX_REGISTERS];
+  for (int i = 0; i < MAX_REGISTERS; ++i) registers[i] = storage[i];
+  Fragment products{registers, sums.halves};
+  Tile halves = tile;
+  halves.a = halves.b = Type::f16;
+  halves.depth /= 2;
+  auto widen = [](const u8* bytes, int count, Type type, u16* out) {
+    for (int i = 0; i < count; ++i) out[i] = half_of(bytes[4 * (i / 2) + i % 2], type);
+  };
+  for (int upper : {0, 2}) {
+    alignas(4) u16 halves_a[2 * TILE_ROWS * ROW_WORDS], halves_b[2 * COLUMNS * ROW_WORDS];
+    widen(a + upper, 2 * TILE_ROWS * ROW_WORDS, tile.a, halves_a);
+    widen(b + upper, 2 * COLUMNS * ROW_WORDS, tile.b, halves_b);
+    multiply(halves, reinterpret_cast<const u8*>(halves_a), reinterpret_cast<const u8*>(halves_b), products);
   }
-  for (int row = 0; row < tile.rows; ++row)
-    for (int column = 0; column < COLUMNS; ++column) {
-      u32 &c = sums[row * TILE_COLUMNS + column], product = products[row * TILE_COLUMNS + column];
-      c = tile.d == Type::f16
-              ? f16_bits(f16_of(static_cast<u16>(c)) + f16_of(static_cast<u16>(product)))
-              : f32_bits(f32_of(c) + f32_of(product));
+  for (u32 row = 0; row < TILE_ROWS; ++row)
+    for (u32 column = 0; column < COLUMNS; ++column) {
+      u32 c = sums.get(row, column), product = products.get(row, column);
+      sums.set(row, column, sums.halves ? f16_bits(half_value(c) + half_value(product))
+                                        : f32_bits(f32_of(c) + f32_of(product)));
     }
 }
 
@@ -55,9 +55,7 @@ void multiply_halves(Tile tile, const u32* a, const u32* b, u32* sums) {
 
 void Machine::mma_sync(Warp& warp, const Ins& ins) {
   if (ins.type == Type::f64) return mma_double(warp, ins);
-  bool half = ins.type == Type::f16;
   u32 a[TILE_ROWS * ROW_WORDS] = {}, b[COLUMNS * ROW_WORDS] = {};
-  static thread_local u32 sums[TILE_ROWS * TILE_COLUMNS];
   for (int g = 0; g < ins.size(ARG_A); ++g) {
     const u32* lanes = read<u32>(warp, ins.arg(ARG_A, g), ALL);
     for (int l = 0; l < LANES; ++l) a[(l / 4 + 8 * (g & 1)) * ROW_WORDS + l % 4 + 4 * (g >> 1)] = lanes[l];
@@ -66,28 +64,17 @@ void Machine::mma_sync(Warp& warp, const Ins& ins) {
     const u32* lanes = read<u32>(warp, ins.arg(ARG_B, g), ALL);
     for (int l = 0; l < LANES; ++l) b[l / 4 * ROW_WORDS + l % 4 + 4 * g] = lanes[l];
   }
-  // An element of C or D: two neighbours share a register of f16.
-  auto place = [&](int i, int l, int e) -> u32& {
-    int row = half ? l / 4 + 8 * i : l / 4 + 8 * (i >> 1), column = 2 * (l % 4) + (half ? e : i & 1);
-    return sums[row * TILE_COLUMNS + column];
-  };
+  u32 sums[MAX_REGISTERS][LANES], *registers[MAX_REGISTERS];
   for (int i = 0; i < ins.size(ARG_C); ++i) {
-    const u32* lanes = read<u32>(warp, ins.arg(ARG_C, i), ALL);
-    for (int l = 0; l < LANES; ++l)
-      for (int e = 0; e < (half ? 2 : 1); ++e) place(i, l, e) = half ? lanes[l] >> (16 * e) & 0xFFFF : lanes[l];
+    std::memcpy(sums[i], read<u32>(warp, ins.arg(ARG_C, i), ALL), sizeof sums[i]);
+    registers[i] = sums[i];
   }
   Tile tile{ins.src, ins.src_b, ins.type, ins.m, COLUMNS, ins.k};
   tile.saturate = ins.flags & SATFINITE;
   tile.exclusive = ins.mode == Word::xor_;
-  if (is_byte_float(ins.src))
-    multiply_halves(tile, a, b, sums);
-  else
-    multiply(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), sums);
-  for (int i = 0; i < ins.size(ARG_D); ++i) {
-    u32 out[LANES];
-    for (int l = 0; l < LANES; ++l) out[l] = half ? place(i, l, 0) | place(i, l, 1) << 16 : place(i, l, 0);
-    write<u32>(warp, ins.arg(ARG_D, i), out, ALL);
-  }
+  auto* product = is_byte_float(ins.src) ? multiply_halves : multiply;
+  product(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), {registers, ins.type == Type::f16});
+  for (int i = 0; i < ins.size(ARG_D); ++i) write<u32>(warp, ins.arg(ARG_D, i), sums[i], ALL);
 }
 
 // One fused multiplication and addition after the other, in the order of K.
