@@ -31,7 +31,9 @@ from .moves import moved, unit_at
 __all__ = ["KINDS", "mutants"]
 
 UNIT = 16  # bytes of a transaction
-ORDERS = r"mbarrier\.|wgmma\.(?:fence|commit|wait)|bar\.|barrier\.|fence\.|setmaxnreg|cp\.async.*\.(?:commit|wait)_group"
+ORDERS = (
+    r"mbarrier\.|wgmma\.(?:fence|commit|wait)|bar\.|barrier\.|fence\.|setmaxnreg|cp\.async.*\.(?:commit|wait)_group"
+)
 SKIPPABLE = r"mbarrier\.arrive|bar\.sync|barrier\.cluster\.arrive"
 LAYOUT_SHIFT, STRIDE_SHIFT, LEADING_SHIFT = 62, 32, 16  # fields of a matrix descriptor
 FIELD = 0x3FFF

@@ -53,7 +53,7 @@ def pipeline(steps: Steps) -> Kernel:
             with k.if_(thread == 0):
                 ptx.cp.async_.bulk.store(out + NBYTES * turn, result.reg(), NBYTES)
                 ptx.cp.async_.bulk.commit_group()
-                ptx.cp.async_.bulk.wait_group(0)
+                ptx.cp.async_.bulk.wait_group(0 if "wait for the store" in steps or turn == TURNS - 1 else 1)
             if "barrier behind the store" in steps:
                 ptx.bar.sync(0)
         ptx.ret()
@@ -242,7 +242,8 @@ def summed(tile: torch.Tensor) -> torch.Tensor:
 
 PLANTED = {
     "pipeline": Planted(
-        pipeline, words, lambda x: x + 1, frozenset({"wait for the load", "proxy fence", "barrier behind the store"})
+        pipeline, words, lambda x: x + 1,
+        frozenset({"wait for the load", "proxy fence", "wait for the store", "barrier behind the store"}),
     ),
     "refill": Planted(refill, words, lambda x: x[:THREADS], frozenset({"barrier", "wait at the end"})),
     "neighbours": Planted(neighbours, words, lambda x: x[:THREADS].flip(0), frozenset({"barrier"})),
