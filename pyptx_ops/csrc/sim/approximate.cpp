@@ -22,7 +22,7 @@ float unit_ex2(float x) {
   if (x != x) return x;
   if (x >= 128) return std::numeric_limits<float>::infinity();
   if (x < -126) return 0;
-  return f32_of(power_of_two(static_cast<s64>(std::floor(std::ldexp(static_cast<double>(x), 23)))));
+  return f32_of(power_of_two(static_cast<s64>(std::floor(static_cast<double>(x) * 0x1p23))));
 }
 
 double inverse_root(double x) { return 1 / std::sqrt(x); }
