@@ -104,9 +104,7 @@ def register(
     return Registered(op, call)
 
 
-def register_inplace(
-    schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int
-) -> Registered:
+def register_inplace(schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int) -> Registered:
     """Defines an op that overwrites its first `mutated` arguments, returns nothing and has no derivative."""
     op, run_bound = _define(schema, (torch.Tag.needs_exact_strides,), run, fake)
     name = op._opname
