@@ -1,4 +1,4 @@
-"""silu(gate) * up, packed and in two tensors, beside torch, torch.compile, and Liger where it is installed.
+"""silu(gate) * up, packed and in two tensors, and its gradients, beside torch, torch.compile, and Liger if installed.
 
 python -m benchmarks.bench_swiglu [--quick] [--json]
 pytest benchmarks/bench_swiglu.py --benchmark-enable
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from benchmarks.cases import SWIGLU, SwigluCase
 from benchmarks.harness import Workload
 from benchmarks.products import operand
 from benchmarks.timing import Call, compiled
-from pyptx_ops.trials.bounds import silu_excess
+from pyptx_ops.trials.bounds import silu_excess, silu_gradients_excess
 
 SECONDS = 20.0
 
@@ -32,6 +33,13 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def _packed(x: Tensor) -> Tensor:
     return _swiglu(*x.chunk(2, -1))
+
+
+def _gradients(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    values, wide = gate.float(), dy.float()
+    sigmoid = torch.sigmoid(values)
+    silu = values * sigmoid
+    return (wide * up.float() * (sigmoid + silu * (1 - sigmoid))).to(gate.dtype), (wide * silu).to(gate.dtype)
 
 
 def packed_workload(case: SwigluCase) -> Workload:
@@ -70,12 +78,34 @@ def swiglu_workload(case: SwigluCase) -> Workload:
     )
 
 
+def backward_workload(case: SwigluCase) -> Workload:
+    """The backward pass alone: ours by its op, torch's as autograd runs it, and its formula compiled."""
+    gate, up, dy = (operand(case.rows, case.width) for _ in range(3))
+    leaves = gate.clone().requires_grad_(), up.clone().requires_grad_()
+    result = _swiglu(*leaves)
+    moved = 5 * gate.numel() * gate.element_size()
+    return Workload(
+        case=f"swiglu_bwd {case.name}",
+        ours=lambda: torch.ops.pyptx.swiglu_bwd(dy, gate, up),
+        peers={"torch": lambda: torch.autograd.grad(result, leaves, dy, retain_graph=True)},
+        excess=lambda: silu_gradients_excess(*torch.ops.pyptx.swiglu_bwd(dy, gate, up), dy, gate, up),
+        work=moved / 1e3,
+        unit="GB/s",
+        moved=moved,
+        tags={"op": "swiglu_bwd"},
+        compiled={"compile": compiled(_gradients, dy, gate, up)},
+    )
+
+
+WORKLOADS = (packed_workload, swiglu_workload, backward_workload)
+
+
 def workloads(case: SwigluCase) -> Iterator[Workload]:
-    yield packed_workload(case)
-    yield swiglu_workload(case)
+    for make in WORKLOADS:
+        yield make(case)
 
 
-@pytest.mark.parametrize("make", [packed_workload, swiglu_workload])
+@pytest.mark.parametrize("make", WORKLOADS)
 @pytest.mark.parametrize("case", SWIGLU, ids=lambda case: case.name)
 def test_swiglu(
     case: SwigluCase, make: Callable[[SwigluCase], Workload], compare: Callable[[Callable[[], Workload]], None]

@@ -16,6 +16,7 @@ import pyptx_ops
 from benchmarks import products
 from benchmarks.products import offs_of, operand
 from pyptx_ops.ops._ragged import row_groups
+from pyptx_ops.ops._swiglu import split
 from pyptx_ops.trials.bounds import (
     excess,
     fused_excess,
@@ -24,6 +25,7 @@ from pyptx_ops.trials.bounds import (
     product_bound,
     product_excess,
     silu_excess,
+    silu_gradients_excess,
 )
 from tests.ops.inputs import LAYOUTS, relaid
 
@@ -271,7 +273,7 @@ def _fused_in_place(x: Tensor, residual: Tensor, weight: Tensor | None, options:
 NORM_OPS = {"rms_norm": _norm, "fused_add_rms_norm": _fused, "fused_add_rms_norm_": _fused_in_place}
 
 
-# silu_and_mul, swiglu
+# silu_and_mul, swiglu, and their gradients
 
 SILU_WIDTHS = (0, 1, 2, 7, 8, 9, 63, 65, 127, 128, 129, 255, 257, 768, 1000, 2048, 8191, 8192, 14336, 28672)
 SILU_ROWS = (0, 1, 3, 129, 1024)
@@ -296,8 +298,11 @@ def packed_check(rows: int, width: int, dtype: torch.dtype, interleaved: bool, l
         x = laid(operand(rows, 2 * width, "N", dtype) * SCALE, layout)
         poisoned(rows * width, dtype)
         out = pyptx_ops.silu_and_mul(x, interleaved)
-        gate, up = (x[:, ::2], x[:, 1::2]) if interleaved else (x[:, :width], x[:, width:])
-        return silu_excess(out, gate, up)
+        gate, up = split(x, interleaved)
+        dy = operand(rows, width, "N", dtype)
+        poisoned(2 * rows * width, dtype)
+        dx = torch.ops.pyptx.silu_and_mul_bwd(dy, x, interleaved)
+        return max(silu_excess(out, gate, up), silu_gradients_excess(*split(dx, interleaved), dy, gate, up))
 
     name = f"{rows}x{width} {'interleaved' if interleaved else 'halves'} {layout}"
     return Check("silu_and_mul", dtype, name, 2 * rows * width, run)
@@ -315,13 +320,16 @@ def swiglu_check(
     def run() -> float:
         gate, up = (laid(operand(rows, width, "N", dtype) * SCALE, layout) for layout in layouts)
         end = rows if used is None else used
-        gate[end:] = up[end:] = math.nan
+        dy = laid(operand(rows, width, "N", dtype), layouts[0])
+        gate[end:] = up[end:] = dy[end:] = math.nan
         offs = None if used is None else offs_of(torch.tensor([used // 2, 0, used - used // 2]))
         poisoned(rows * width, dtype)
         out = pyptx_ops.swiglu(gate, up, offs)
-        if not bool((out[end:] == 0).all()):
+        gradients = torch.ops.pyptx.swiglu_bwd(dy, gate, up, offs)
+        if any(bool((result[end:] != 0).any()) for result in (out, *gradients)):
             return math.inf
-        return silu_excess(out[:end], gate[:end], up[:end])
+        used_rows = [tensor[:end] for tensor in (*gradients, dy, gate, up)]
+        return max(silu_excess(out[:end], gate[:end], up[:end]), silu_gradients_excess(*used_rows))
 
     name = f"{rows}x{width} {'' if used is None else f'offs to {used} '}{', '.join(layouts)}"
     return Check("swiglu", dtype, name, 2 * rows * width, run)

@@ -1,11 +1,12 @@
-"""silu_and_mul and swiglu: tensors as rows, a plan per kind of call, and the launch.
+"""silu_and_mul, swiglu and their gradients: tensors as rows, a plan per kind of call, and the launch.
 
 A kernel takes rows that are one stride apart, read in chunks of 16 bytes where everything is aligned and element by
-element, at any stride, where it is not. Inputs whose rows need more than one stride are copied first.
+element, at any stride, where it is not. Tensors whose rows need more than one stride are copied first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,23 +18,43 @@ from ..kernels.hopper.tuning.swiglu import SwigluProblem, grid, select
 from . import bound, route
 from .rows import ALIGNMENT, ELEMENT_BYTES, merge_rows, reciprocal
 
-__all__ = ["Plan", "silu_and_mul", "swiglu"]
+__all__ = ["Plan", "silu_and_mul", "silu_and_mul_bwd", "swiglu", "swiglu_bwd"]
 
 MAX_PLANS = 4096
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
+class Call(NamedTuple):
+    """A call of an op, with its outputs made.
+
+    shape: of what has one element to each result of an activation.
+    tensors: all that the kernel takes at any stride, in the order of its parameters.
+    packed: which of them hold gate and up, as halves or interleaved.
+    out: the output of a forward pass, which is dense.
+    """
+
+    op: str
+    args: tuple[object, ...]
+    shape: torch.Size
+    tensors: tuple[Tensor, ...]
+    packed: tuple[int, ...] = ()
+    interleaved: bool = False
+    out: Tensor | None = None
+    offs: Tensor | None = None
+    outputs: tuple[Tensor, ...] = ()
+
+
 class Plan(NamedTuple):
     """All of a call that does not change while shapes, strides, dtypes, alignment and the device stay the same.
 
-    up_offset: bytes from the gate to the up part, of an input that holds both.
+    operands: (which tensor, bytes into it) of each pointer.
     """
 
     config: SwigluConfig
     kernel: launch.Kernel
     blocks: int
-    up_offset: int
+    operands: tuple[tuple[int, int], ...]
     tail: tuple[int, ...]
 
 
@@ -45,96 +66,102 @@ def silu_and_mul(x: Tensor, interleaved: bool) -> Tensor:
     """silu(gate) · up of the parts of a checked CUDA tensor (..., 2 d) of bf16 or fp16; contiguous (..., d)."""
     *outer, both = x.shape
     out = x.new_empty((*outer, both // 2))
-    if out.numel():
-        _run_packed(x, interleaved, out)
+    _silu_and_mul(x, interleaved, out)
     return out
+
+
+def silu_and_mul_bwd(dy: Tensor, x: Tensor, interleaved: bool) -> Tensor:
+    """The gradient of x, contiguous."""
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    _silu_and_mul_bwd(dy, x, interleaved, dx)
+    return dx
 
 
 def swiglu(gate: Tensor, up: Tensor, offs: Tensor | None) -> Tensor:
     """silu(gate) · up of checked CUDA tensors of bf16 or fp16, rows at and past offs[-1] zero; contiguous."""
     out = torch.empty_like(gate, memory_format=torch.contiguous_format)
-    if out.numel():
-        _run(gate, up, out, offs)
+    _swiglu(gate, up, offs, out)
     return out
 
 
-def _run_packed(x: Tensor, interleaved: bool, out: Tensor) -> None:
-    device, launcher = x.get_device(), launch.current_launcher()
-    aligned = (x.data_ptr() | out.data_ptr()) % ALIGNMENT == 0
-    key = (x.shape, x.stride(), x.dtype, interleaved, aligned, device, launcher)
-    plan = _plans.get(key, _MISSING)
-    if plan is _MISSING:
-        plan = _remember(key, _plan_packed(x, interleaved, aligned, device, launcher))
-    if plan is None:
-        _run_packed(x.contiguous(), interleaved, out)
-        return
-    inputs = (x,) if plan.config.layout == "pairs" else (x, (x, plan.up_offset))
-    values = (*inputs, out, 0, 0, *plan.tail)
-    bound.launch("silu_and_mul", (x, interleaved), plan.kernel, device, (plan.blocks, 1, 1), values, (out,))
+def swiglu_bwd(dy: Tensor, gate: Tensor, up: Tensor, offs: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The gradients of gate and up, contiguous, rows at and past offs[-1] zero."""
+    d_gate, d_up = (torch.empty_like(gate, memory_format=torch.contiguous_format) for _ in range(2))
+    _swiglu_bwd(dy, gate, up, offs, d_gate, d_up)
+    return d_gate, d_up
 
 
-def _run(gate: Tensor, up: Tensor, out: Tensor, offs: Tensor | None) -> None:
-    device, launcher = gate.get_device(), launch.current_launcher()
-    aligned = (gate.data_ptr() | up.data_ptr() | out.data_ptr()) % ALIGNMENT == 0
-    key = (gate.shape, gate.stride(), up.stride(), gate.dtype, aligned, device, launcher)
+def _silu_and_mul(x: Tensor, interleaved: bool, out: Tensor) -> None:
+    _run(Call("silu_and_mul", (x, interleaved), out.shape, (x,), (0,), interleaved, out, outputs=(out,)))
+
+
+def _silu_and_mul_bwd(dy: Tensor, x: Tensor, interleaved: bool, dx: Tensor) -> None:
+    args, tensors = (dy, x, interleaved), (x, dy, dx)
+    _run(Call("silu_and_mul_bwd", args, dy.shape, tensors, (0, 2), interleaved, outputs=(dx,)))
+
+
+def _swiglu(gate: Tensor, up: Tensor, offs: Tensor | None, out: Tensor) -> None:
+    _run(Call("swiglu", (gate, up, offs), out.shape, (gate, up), out=out, offs=offs, outputs=(out,)))
+
+
+def _swiglu_bwd(dy: Tensor, gate: Tensor, up: Tensor, offs: Tensor | None, d_gate: Tensor, d_up: Tensor) -> None:
+    outputs = (d_gate, d_up)
+    _run(Call("swiglu_bwd", (dy, gate, up, offs), dy.shape, (gate, up, dy, *outputs), offs=offs, outputs=outputs))
+
+
+def _run(call: Call) -> None:
+    if not call.shape.numel():
+        return
+    tensors, out, offs = call.tensors, call.out, call.offs
+    device, launcher = tensors[0].get_device(), launch.current_launcher()
+    addresses = [tensor.data_ptr() for tensor in (*tensors, *call.outputs)]
+    aligned = not any(address % ALIGNMENT for address in addresses)
+    strides = tuple(tensor.stride() for tensor in tensors)
+    key = (call.op, call.shape, strides, tensors[0].dtype, call.interleaved, aligned, device, launcher)
     plan = _plans.get(key, _MISSING)
     if plan is _MISSING:
-        plan = _remember(key, _plan_separate(gate, up, aligned, device, launcher))
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+        plan = _plans[key] = _plan(call, aligned, device, launcher)
     if plan is None:
-        _run(gate.contiguous(), up.contiguous(), out, offs)
+        _run(call._replace(tensors=tuple(tensor.contiguous() for tensor in tensors)))
         return
+    pointers = [(tensors[i], offset) for i, offset in plan.operands] + ([] if out is None else [(out, 0)])
     ends = (0, 0) if offs is None else (offs.contiguous(), offs.shape[0])
-    values = (gate, up, out, *ends, *plan.tail)
-    bound.launch("swiglu", (gate, up, offs), plan.kernel, device, (plan.blocks, 1, 1), values, (out,))
+    values = (*pointers, *ends, *plan.tail)
+    bound.launch(call.op, call.args, plan.kernel, device, (plan.blocks, 1, 1), values, call.outputs)
 
 
-def _remember(key: tuple[Any, ...], plan: Plan | None) -> Plan | None:
-    if len(_plans) >= MAX_PLANS:
-        _plans.clear()
-    _plans[key] = plan
-    return plan
-
-
-def _plan_packed(x: Tensor, interleaved: bool, aligned: bool, device: int, launcher: launch.Launcher) -> Plan | None:
-    columns, step = x.shape[-1] // 2, x.stride(-1) * ELEMENT_BYTES
-    rows = merge_rows(x.shape, [x.stride()], most=1)
+def _plan(call: Call, aligned: bool, device: int, launcher: launch.Launcher) -> Plan | None:
+    columns, tensors = call.shape[-1], call.tensors
+    rows = merge_rows(call.shape, [tensor.stride() for tensor in tensors], most=1)
     if rows is None:
         return None
-    pitches = [rows.strides[0][1]] * 2
-    up_offset = step if interleaved else columns * step
-    steps = [2 * step if interleaved else step] * 2
-    aligned = aligned and rows.aligned and step == ELEMENT_BYTES
-    problem = SwigluProblem(columns, _DTYPE_NAMES[x.dtype], interleaved, aligned)
-    return _make_plan(problem, rows.rows, pitches, steps, up_offset, device, launcher)
-
-
-def _plan_separate(gate: Tensor, up: Tensor, aligned: bool, device: int, launcher: launch.Launcher) -> Plan | None:
-    if gate.dim() == 0:
-        gate, up = gate.unsqueeze(0), up.unsqueeze(0)
-    rows = merge_rows(gate.shape, [gate.stride(), up.stride()], most=1)
-    if rows is None:
-        return None
-    pitches = [inner for _, inner in rows.strides]
-    steps = [tensor.stride(-1) * ELEMENT_BYTES for tensor in (gate, up)]
-    aligned = aligned and rows.aligned and steps == [ELEMENT_BYTES] * 2
-    problem = SwigluProblem(gate.shape[-1], _DTYPE_NAMES[gate.dtype], False, aligned)
-    return _make_plan(problem, rows.rows, pitches, steps, 0, device, launcher)
-
-
-def _make_plan(
-    problem: SwigluProblem, rows: int, pitches: list[int], steps: list[int], up_offset: int,
-    device: int, launcher: launch.Launcher,
-) -> Plan:  # fmt: skip
-    config = select(problem)
+    steps = [tensor.stride(-1) * ELEMENT_BYTES for tensor in tensors]
+    aligned = aligned and rows.aligned and all(step == ELEMENT_BYTES for step in steps)
+    dtype = _DTYPE_NAMES[tensors[0].dtype]
+    config = select(SwigluProblem(columns, dtype, call.interleaved, aligned, backward=call.out is None))
+    operands, strides = _operands(config, call, steps, [inner for _, inner in rows.strides])
     arch = route(device).arch
     assert arch is not None  # checked tensors on a device that runs kernels
     kernel = launcher.kernel(arch, config.name)
-    per_row = problem.columns // config.width
-    tail: tuple[int, ...] = (rows, per_row, reciprocal(per_row))
-    if config.layout == "pairs":
-        tail += (pitches[0],)
-    elif config.layout == "rows":
-        tail += tuple(pitches)
-    else:
-        tail += (pitches[0], steps[0], pitches[1], steps[1])
-    return Plan(config, kernel, grid(rows, problem.columns, config), up_offset, tail)
+    per_row = columns // config.width
+    tail = (rows.rows, per_row, reciprocal(per_row), *strides)
+    return Plan(config, kernel, grid(rows.rows, columns, config), operands, tail)
+
+
+def _operands(
+    config: SwigluConfig, call: Call, steps: Sequence[int], pitches: Sequence[int]
+) -> tuple[tuple[tuple[int, int], ...], list[int]]:
+    """(which tensor, bytes into it) and the strides of each operand: a packed tensor is two unless it holds pairs."""
+    operands: list[tuple[int, int]] = []
+    strides: list[int] = []
+    for i, (step, pitch) in enumerate(zip(steps, pitches)):
+        starts = [0]
+        if i in call.packed and config.layout != "pairs":
+            starts.append(step if call.interleaved else call.shape[-1] * step)
+            step *= 2 if call.interleaved else 1
+        for start in starts:
+            operands.append((i, start))
+            strides += [pitch, step] if config.layout == "strided" else [pitch]
+    return tuple(operands), strides

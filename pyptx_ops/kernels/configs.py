@@ -115,24 +115,26 @@ class RmsNormConfig:
 
 @dataclass(frozen=True)
 class SwigluConfig:
-    """silu(gate) · up, element by element.
+    """silu(gate) · up, element by element, or its gradients.
 
     dtype: "bf16" or "f16".
-    layout: "rows": both inputs in rows of 16-byte chunks; "pairs": one input, gate and up alternating, in such rows;
-    "strided": single elements, any strides.
-    unroll: accesses of a thread, all in flight at once.
+    layout: "rows": gate and up apart, in rows of 16-byte chunks; "pairs": alternating in one tensor, in such rows;
+    "strided": single elements, any strides. Gradients lie as gate and up do.
+    unroll: accesses of a thread and operand, all in flight at once.
     """
 
     dtype: Literal["bf16", "f16"]
     layout: Literal["rows", "pairs", "strided"]
     unroll: int
+    backward: bool = False
     block: int = 256
 
     @property
     def name(self) -> str:
-        return f"swiglu_{self.dtype}_{self.layout}_{self.block}x{self.unroll}"
+        kind = "swiglu_bwd" if self.backward else "swiglu"
+        return f"{kind}_{self.dtype}_{self.layout}_{self.block}x{self.unroll}"
 
     @property
     def width(self) -> int:
-        """Elements of one access of the output."""
+        """Elements of one access of an operand that does not hold pairs."""
         return 1 if self.layout == "strided" else 8

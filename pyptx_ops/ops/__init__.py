@@ -9,7 +9,9 @@ from pyptx_ops.ops import (
     grouped_gemm_wgrad,
     rms_norm,
     silu_and_mul,
+    silu_and_mul_bwd,
     swiglu,
+    swiglu_bwd,
 )
 
 __all__ = [
@@ -19,5 +21,7 @@ __all__ = [
     "grouped_gemm_wgrad",
     "rms_norm",
     "silu_and_mul",
+    "silu_and_mul_bwd",
     "swiglu",
+    "swiglu_bwd",
 ]

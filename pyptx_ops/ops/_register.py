@@ -75,7 +75,7 @@ def register(
     op, run_bound = _define(schema, (torch.Tag.flexible_layout,), run, fake)
     defaults = _positional_defaults(run)
     below = _below(op, run, _SKIPPED_IF_FUNCTIONAL)
-    function = _function(op, run_bound, below, save, backward)
+    record, function = _functions(op, run_bound, below, save, backward)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         # Inside a forward-mode level any argument may have a tangent, which the node refuses and would not drop.
@@ -95,7 +95,9 @@ def register(
             LIBRARY.impl(op._opname, kernel, f"Autocast{device_type.upper()}", with_keyset=True)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _is_plain() and not (_grad_enabled() and _any_requires_grad(*args)):
+        if _is_plain():
+            if _grad_enabled() and _any_requires_grad(*args):
+                return record(*args, *defaults[len(args) :], kwargs)
             result = run_bound(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -197,11 +199,14 @@ def _positional_defaults(run: Callable[..., Any]) -> tuple[Any, ...]:
     return tuple(p.default for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY)
 
 
-def _function(
+def _functions(
     op: Any, run_bound: Callable[..., Any], below: Callable[..., Any], save: Callable[..., None],
     backward: Callable[..., Any],
-) -> Callable[..., Any]:  # fmt: skip
-    """The op as a node of the autograd graph. Its inputs are the op's, then a dictionary of keyword arguments."""
+) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
+    """The op as a node of the autograd graph: where no transform is active, and anywhere.
+
+    The inputs are the op's, then a dictionary of keyword arguments.
+    """
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         *args, kwargs = inputs
@@ -223,6 +228,7 @@ def _function(
         return type(f"Pyptx_{op._opname}", (base,), members)
 
     plain = node(torch.autograd.Function, forward)
+    record = super(torch.autograd.Function, plain).apply  # without the look for transforms
     # Inside torch.func transforms this kernel runs once per level, already below the transform's own dispatch: it adds
     # a node to that level only, which torch.autograd.Function would refuse.
     at_level = node(torch.autograd.function._SingleLevelFunction, forward_at_level)
@@ -233,7 +239,7 @@ def _function(
         with enable_single_level_autograd_function():
             return at_level.apply(*inputs)
 
-    return apply
+    return record, apply
 
 
 def _autocast_kernel(op: Any, device_type: str) -> Callable[..., Any]:

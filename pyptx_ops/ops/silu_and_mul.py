@@ -4,47 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pyptx_ops import dispatch
 from pyptx_ops.dispatch import swiglu as kernels
-from pyptx_ops.ops import swiglu as _swiglu
-from pyptx_ops.ops._checks import DTYPES, bad_dtype, bad_shape
+from pyptx_ops.ops import _swiglu, swiglu
 from pyptx_ops.ops._register import register
+from pyptx_ops.ops.silu_and_mul_bwd import silu_and_mul_bwd
 
 __all__ = ["reference", "silu_and_mul"]
 
 
-def check(x: Tensor) -> None:
-    if x.dtype not in DTYPES:
-        bad_dtype("silu_and_mul", "x", x.dtype, DTYPES)
-    if x.dim() == 0 or x.shape[-1] % 2:
-        bad_shape("silu_and_mul", "x", x, "(..., 2 d)")
-
-
-def split(x: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
-    """Views of the gate and of the up part."""
-    if interleaved:
-        return x[..., ::2], x[..., 1::2]
-    half = x.shape[-1] // 2
-    return x.narrow(-1, 0, half), x.narrow(-1, half, half)
-
-
 def reference(x: Tensor, interleaved: bool = False) -> Tensor:
     """The op in plain torch, without checks."""
-    return _swiglu.reference(*split(x, interleaved))
+    return swiglu.reference(*_swiglu.split(x, interleaved))
 
 
 def run(x: Tensor, interleaved: bool = False) -> Tensor:
-    check(x)
+    _swiglu.check_packed("silu_and_mul", x)
     if dispatch.runs_kernels(x):
         return kernels.silu_and_mul(x, interleaved)
     return reference(x, interleaved)
 
 
 def fake(x: Tensor, interleaved: bool = False) -> Tensor:
-    check(x)
+    _swiglu.check_packed("silu_and_mul", x)
     return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
 
 
@@ -55,8 +39,7 @@ def save(ctx: Any, x: Tensor, interleaved: bool = False) -> None:
 
 def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     (x,) = ctx.saved_tensors
-    parts = _swiglu.gradients(*split(x, ctx.interleaved), dy)
-    return torch.stack(parts, -1).flatten(-2) if ctx.interleaved else torch.cat(parts, -1), None
+    return silu_and_mul_bwd(dy, x, ctx.interleaved), None
 
 
 _op = register(

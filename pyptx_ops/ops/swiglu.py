@@ -4,71 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyptx_ops import dispatch
 from pyptx_ops.dispatch import swiglu as kernels
-from pyptx_ops.ops._checks import (
-    DTYPES,
-    accumulator,
-    bad_device,
-    bad_dtype,
-    bad_shape,
-    check_offs,
-    check_offs_values,
-    check_same_shape,
-    packed,
-)
+from pyptx_ops.ops import _swiglu
+from pyptx_ops.ops._checks import accumulator, bad_shape, check_offs_values, check_same_shape, packed
 from pyptx_ops.ops._register import register
+from pyptx_ops.ops.swiglu_bwd import swiglu_bwd
 
-__all__ = ["gradients", "reference", "swiglu"]
-
-
-def check(gate: Tensor, up: Tensor, offs: Tensor | None) -> None:
-    """All but that the shapes agree, which fakes must assert and eager calls may compare."""
-    dtype = gate.dtype
-    if dtype not in DTYPES:
-        bad_dtype("swiglu", "gate", dtype, DTYPES)
-    if gate.dim() == 0:
-        bad_shape("swiglu", "gate", gate, "(..., d)")
-    if up.dtype is not dtype:
-        bad_dtype("swiglu", "up", up.dtype, f"{dtype} like gate")
-    if up.device != gate.device:
-        bad_device("swiglu", "up", up, gate.device)
-    if offs is not None:
-        check_offs("swiglu", offs, gate.device)
-        if gate.dim() != 2:
-            bad_shape("swiglu", "gate", gate, "(rows, d) where offs is given")
+__all__ = ["reference", "swiglu"]
 
 
 def reference(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
     """The op in plain torch, without checks."""
     acc = accumulator(gate.dtype)
     out = F.silu(gate.to(acc)) * up.to(acc)
-    return packed(out if offs is None else out.where(_used(out, offs), 0), gate.dtype)
-
-
-def gradients(gate: Tensor, up: Tensor, dy: Tensor, offs: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    acc = accumulator(gate.dtype)
-    values, dy = gate.to(acc), dy.to(acc)
-    sigmoid = torch.sigmoid(values)
-    silu = values * sigmoid
-    d_gate = dy * up.to(acc) * (sigmoid + silu * (1 - sigmoid))
-    d_up = dy * silu
-    if offs is not None:
-        used = _used(dy, offs)
-        d_gate, d_up = d_gate.where(used, 0), d_up.where(used, 0)
-    return d_gate.to(gate.dtype), d_up.to(gate.dtype)
-
-
-def _used(rows: Tensor, offs: Tensor) -> Tensor:
-    return (torch.arange(rows.shape[0], device=rows.device) < offs[-1]).unsqueeze(1)
+    return packed(out if offs is None else out.where(_swiglu.used_rows(out, offs), 0), gate.dtype)
 
 
 def run(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
-    check(gate, up, offs)
+    _swiglu.check_parts("swiglu", gate, up, offs)
     if up.shape != gate.shape:
         bad_shape("swiglu", "up", up, f"{tuple(gate.shape)} like gate")
     if dispatch.runs_kernels(gate):
@@ -79,7 +36,7 @@ def run(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
 
 
 def fake(gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
-    check(gate, up, offs)
+    _swiglu.check_parts("swiglu", gate, up, offs)
     check_same_shape("swiglu", "up", up, "gate", gate)
     return gate.new_empty(gate.shape)
 
@@ -90,7 +47,7 @@ def save(ctx: Any, gate: Tensor, up: Tensor, offs: Tensor | None = None) -> None
 
 def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     gate, up, offs = ctx.saved_tensors
-    return (*gradients(gate, up, dy, offs), None)
+    return (*swiglu_bwd(dy, gate, up, offs), None)
 
 
 _op = register(

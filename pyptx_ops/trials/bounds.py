@@ -16,11 +16,12 @@ from torch import Tensor
 from ..ops import fused_add_rms_norm as fused
 from ..ops import rms_norm as norm
 from ..ops import swiglu
+from ..ops._swiglu import gradients
 from ..ops.gemm import reference
 
 __all__ = [
     "FP32", "excess", "fused_excess", "grouped_excess", "norm_bound", "norm_excess", "product_bound", "product_excess",
-    "rounding_bound", "silu_bound", "silu_excess", "unit",
+    "rounding_bound", "silu_bound", "silu_excess", "silu_gradients_excess", "slope_bound", "unit",
 ]  # fmt: skip
 
 FP32 = 2.0**-24  # unit roundoff
@@ -63,6 +64,17 @@ def silu_bound(truth: Tensor, gate: Tensor, dtype: torch.dtype) -> Tensor:
     relative = FP32 * (16 + 4 * gate.double().abs())
     flushed = torch.finfo(torch.float32).smallest_normal * 128
     return truth.abs() * relative + rounding_bound(truth * (1 + relative), dtype) + flushed
+
+
+def slope_bound(truth: Tensor, gate: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of scale * silu'(gate), a sum s + silu * (1 - s): the errors of s = sigmoid(gate) and of 1 - s are relative to
+    the terms, which cancel near gate = -1.28, and not to the sum."""
+    wide = gate.double()
+    sigmoid = torch.sigmoid(wide)
+    relative = FP32 * (16 + 4 * wide.abs())
+    flushed = torch.finfo(torch.float32).smallest_normal * 128 * (1 + wide.abs())
+    lost = scale.double().abs() * ((sigmoid + (wide * sigmoid).abs()) * relative + flushed) + flushed
+    return lost + rounding_bound(truth.abs() + lost, dtype)
 
 
 def excess(actual: Tensor, truth: Tensor, bound: Tensor | float) -> Tensor:
@@ -147,6 +159,16 @@ def silu_excess(out: Tensor, gate: Tensor, up: Tensor) -> float:
     """The largest error over bound of out = silu(gate) * up."""
     truth = swiglu.reference(gate.double(), up.double())
     return _worst(out, truth, silu_bound(truth, gate, out.dtype))
+
+
+def silu_gradients_excess(d_gate: Tensor, d_up: Tensor, dy: Tensor, gate: Tensor, up: Tensor) -> float:
+    """The same of the gradients of gate and up, where dy is that of silu(gate) * up."""
+    scale = dy.double() * up.double()
+    truth_gate, truth_up = gradients(dy.double(), gate.double(), up.double())
+    return max(
+        _worst(d_gate, truth_gate, slope_bound(truth_gate, gate, scale, gate.dtype)),
+        _worst(d_up, truth_up, silu_bound(truth_up, gate, gate.dtype)),
+    )
 
 
 def _roundings(weight: Tensor | None, cast: bool) -> int:

@@ -12,11 +12,14 @@ from torch import Tensor
 
 from ..kernels.configs import RmsNormConfig, SwigluConfig
 from ..kernels.hopper.tuning import norm as norm_tuning
+from ..ops._swiglu import split
 from ..ops.fused_add_rms_norm import fused_add_rms_norm, fused_add_rms_norm_
 from ..ops.rms_norm import rms_norm
-from ..ops.silu_and_mul import silu_and_mul, split
+from ..ops.silu_and_mul import silu_and_mul
+from ..ops.silu_and_mul_bwd import silu_and_mul_bwd
 from ..ops.swiglu import swiglu
-from .bounds import fused_excess, norm_excess, silu_excess
+from ..ops.swiglu_bwd import swiglu_bwd
+from .bounds import fused_excess, norm_excess, silu_excess, silu_gradients_excess
 from .inputs import DTYPES, Source, Values
 
 __all__ = ["NormTrial", "SwigluTrial", "norm_trials", "swiglu_trials"]
@@ -122,7 +125,7 @@ def _most(config: RmsNormConfig) -> int:
 
 @dataclass(frozen=True)
 class SwigluTrial:
-    """rows × columns of the output. used: rows that belong to groups, where there are any; the others hold NaN."""
+    """rows × columns of the activation. used: rows that belong to groups, where there are any; the others hold NaN."""
 
     config: SwigluConfig
     rows: int
@@ -150,35 +153,46 @@ class SwigluTrial:
         def numbers(columns: int, major: str = "k") -> Tensor:
             return source.numbers((self.rows, columns), dtype, major, self.values) * SCALE
 
+        major = "mn" if self.config.layout == "strided" and self.form == "apart" else "k"
+        inputs: dict[str, Tensor | None]
         if self.form == "packed":
-            return {"x": numbers(2 * self.columns)}
-        major = "mn" if self.config.layout == "strided" else "k"
-        gate, up, offs = numbers(self.columns, major), numbers(self.columns, major), None
+            inputs = {"x": numbers(2 * self.columns)}
+        else:
+            inputs = {"gate": numbers(self.columns, major), "up": numbers(self.columns, major)}
+        if self.config.backward:
+            inputs["dy"] = numbers(self.columns, major)
         if self.used is not None:
-            gate[self.used :] = up[self.used :] = float("nan")
-            offs = torch.tensor([self.used // 2, self.used], dtype=torch.int32)
-        return {"gate": gate, "up": up, "offs": offs}
+            for tensor in inputs.values():
+                assert tensor is not None
+                tensor[self.used :] = float("nan")
+            inputs["offs"] = torch.tensor([self.used // 2, self.used], dtype=torch.int32)
+        return inputs
 
     def run(self, inputs: dict[str, Tensor | None]) -> dict[str, Tensor]:
         """On tensors of any device."""
-        if self.form == "packed":
-            (x,) = inputs.values()
-            assert x is not None
-            return {"out": silu_and_mul(x, self.interleaved)}
-        gate, up, offs = inputs.values()
+        x, dy, offs = inputs.get("x"), inputs.get("dy"), inputs.get("offs")
+        if x is not None:
+            return {
+                "out": silu_and_mul(x, self.interleaved) if dy is None else silu_and_mul_bwd(dy, x, self.interleaved)
+            }
+        gate, up = inputs["gate"], inputs["up"]
         assert gate is not None and up is not None
-        return {"out": swiglu(gate, up, offs)}
+        if dy is None:
+            return {"out": swiglu(gate, up, offs)}
+        d_gate, d_up = swiglu_bwd(dy, gate, up, offs)
+        return {"d_gate": d_gate, "d_up": d_up}
 
     def excess(self, inputs: dict[str, Tensor | None], outputs: dict[str, Tensor]) -> float:
-        out = outputs["out"]
-        if self.form == "packed":
-            (x,) = inputs.values()
-            assert x is not None
-            return silu_excess(out, *split(x, self.interleaved))
-        gate, up, _ = inputs.values()
+        used, x, dy = self.rows if self.used is None else self.used, inputs.get("x"), inputs.get("dy")
+        gate, up = (inputs["gate"], inputs["up"]) if x is None else split(x, self.interleaved)
         assert gate is not None and up is not None
-        used = self.rows if self.used is None else self.used
-        return silu_excess(out[:used], gate[:used], up[:used]) if bool((out[used:] == 0).all()) else float("inf")
+        results = list(outputs.values())
+        if any(bool((result[used:] != 0).any()) for result in results):
+            return float("inf")
+        if dy is None:
+            return silu_excess(results[0][:used], gate[:used], up[:used])
+        d_gate, d_up = results if x is None else split(results[0], self.interleaved)
+        return silu_gradients_excess(d_gate[:used], d_up[:used], dy[:used], gate[:used], up[:used])
 
 
 def swiglu_trials(config: SwigluConfig) -> Iterator[SwigluTrial]:

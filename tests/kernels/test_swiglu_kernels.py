@@ -14,6 +14,8 @@ from torch import Tensor
 from pyptx_ops.dispatch import swiglu as host
 from pyptx_ops.kernels.hopper.tuning import swiglu as tuning
 from pyptx_ops.kernels.hopper.tuning.swiglu import SwigluProblem
+from pyptx_ops.ops._swiglu import split
+from pyptx_ops.trials.bounds import silu_gradients_excess
 from tests.kernels.machines import MACHINES, Machine, has_kernels
 from tests.tolerance import assert_within, silu_bound
 
@@ -30,13 +32,14 @@ class TestSelector:
             dtype=st.sampled_from(tuning.DTYPES),
             interleaved=st.booleans(),
             aligned=st.booleans(),
+            backward=st.booleans(),
         ),
         st.integers(1, 2**20),
     )
     def test_returns_a_shipped_config_that_fits(self, problem: SwigluProblem, rows: int) -> None:
         config = tuning.select(problem)
         assert config in CONFIGS
-        assert config.dtype == problem.dtype
+        assert (config.dtype, config.backward) == (problem.dtype, problem.backward)
         if config.layout != "strided":
             assert problem.aligned and problem.columns % config.width == 0
             assert (config.layout == "pairs") == problem.interleaved
@@ -69,15 +72,22 @@ def check(out: Tensor, gate: Tensor, up: Tensor) -> None:
 def swiglu(machine: Machine, gate: Tensor, up: Tensor, offs: Tensor | None = None) -> Tensor:
     out = machine.poisoned(*gate.shape, dtype=gate.dtype)
     machine.show(gate, up, out, offs)
-    host._run(gate, up, out, offs)
+    host._swiglu(gate, up, offs, out)
     return out
 
 
 def packed(machine: Machine, x: Tensor, interleaved: bool) -> Tensor:
     out = machine.poisoned(*x.shape[:-1], x.shape[-1] // 2, dtype=x.dtype)
     machine.show(x, out)
-    host._run_packed(x, interleaved, out)
+    host._silu_and_mul(x, interleaved, out)
     return out
+
+
+def swiglu_bwd(machine: Machine, dy: Tensor, gate: Tensor, up: Tensor, offs: Tensor | None = None) -> list[Tensor]:
+    results = [machine.poisoned(*gate.shape, dtype=gate.dtype) for _ in range(2)]
+    machine.show(dy, gate, up, offs, *results)
+    host._swiglu_bwd(dy, gate, up, offs, *results)
+    return results
 
 
 SHAPES = [(1, 8), (3, 24), (1, 1), (5, 7), (2, 520), (33, 40), (9, 1000), (1, 4097)]
@@ -93,6 +103,20 @@ def test_packed(machine: Machine, rows: int, columns: int, interleaved: bool, dt
     if machine.device == "cpu":
         layout = "strided" if columns % 8 else "pairs" if interleaved else "rows"
         assert f"_{layout}_" in machine.launches[-1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_packed_gradients(machine: Machine, rows: int, columns: int, interleaved: bool, dtype: torch.dtype) -> None:
+    x, dy = random(machine, rows, 2 * columns, dtype=dtype), random(machine, rows, columns, dtype=dtype)
+    dx = machine.poisoned(*x.shape, dtype=dtype)
+    machine.show(x, dy, dx)
+    host._silu_and_mul_bwd(dy, x, interleaved, dx)
+    assert silu_gradients_excess(*split(dx, interleaved), dy, *split(x, interleaved)) <= 1
+    if machine.device == "cpu":
+        layout = "strided" if columns % 8 else "pairs" if interleaved else "rows"
+        assert f"swiglu_bwd_{'bf16' if dtype is torch.bfloat16 else 'f16'}_{layout}_" in machine.launches[-1]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +143,8 @@ def test_separate(machine: Machine, layout: str) -> None:
         )
     out = swiglu(machine, gate, up)
     check(out, gate, up)
+    for dy in (random(machine, *gate.shape, dtype=torch.bfloat16), up, gate.new_ones(()).expand(gate.shape)):
+        assert silu_gradients_excess(*swiglu_bwd(machine, dy, gate, up), dy, gate, up) <= 1
 
 
 @pytest.mark.parametrize("columns", [16, 17])
@@ -133,6 +159,17 @@ def test_offs(machine: Machine, ends: list[int], columns: int) -> None:
     assert (out[used:] == 0).all()
 
 
+@pytest.mark.parametrize("columns", [16, 17])
+@pytest.mark.parametrize("ends", [[0], [3, 3, 5], [9], [-4], [100]])
+def test_offs_of_gradients(machine: Machine, ends: list[int], columns: int) -> None:
+    used = min(max(ends[-1], 0), 9)
+    dy, gate, up = (random(machine, 9, columns, dtype=torch.float16) for _ in range(3))
+    dy[used:], gate[used:], up[used:] = math.inf, math.nan, math.inf
+    results = swiglu_bwd(machine, dy, gate, up, torch.tensor(ends, dtype=torch.int32, device=machine.device))
+    assert silu_gradients_excess(*(t[:used] for t in (*results, dy, gate, up))) <= 1
+    assert all((result[used:] == 0).all() for result in results)
+
+
 def test_special_values(machine: Machine) -> None:
     """As F.silu in fp32."""
     gate = torch.tensor([-math.inf, math.inf, math.nan, -1e4, -100.0, 1e4, 0.0, -0.0], dtype=torch.bfloat16)
@@ -141,6 +178,13 @@ def test_special_values(machine: Machine) -> None:
     wanted = torch.nn.functional.silu(gate.float()) * 2
     assert torch.equal(out.isnan(), wanted.isnan())
     assert torch.equal(out.float().nan_to_num(), wanted.bfloat16().float().nan_to_num())
+    ones = torch.ones_like(gate)
+    d_gate, d_up = (t.cpu() for t in swiglu_bwd(machine, *(t.to(machine.device) for t in (ones, gate, up))))
+    leaf = gate.float().requires_grad_()
+    torch.nn.functional.silu(leaf).sum().backward()
+    assert leaf.grad is not None
+    assert torch.equal(d_gate.float().nan_to_num(), (2 * leaf.grad).nan_to_num())
+    assert torch.equal(d_up.float().nan_to_num(), (wanted / 2).bfloat16().float().nan_to_num())
 
 
 @needs_gpu
@@ -154,6 +198,12 @@ class TestOnGpu:
         check(host.silu_and_mul(x, False), *x.chunk(2, -1))
         check(host.silu_and_mul(x, True), x[:, ::2], x[:, 1::2])
         check(host.swiglu(*x.chunk(2, -1), None), *x.chunk(2, -1))
+        dy = random(Machine("cuda"), rows, columns, dtype=dtype)
+        for interleaved in (False, True):
+            parts = split(x, interleaved)
+            dx = host.silu_and_mul_bwd(dy, x, interleaved)
+            assert silu_gradients_excess(*split(dx, interleaved), dy, *parts) <= 1
+            assert silu_gradients_excess(*host.swiglu_bwd(dy, *parts, None), dy, *parts) <= 1
 
     @pytest.mark.parametrize("interleaved", [False, True])
     def test_two_strides_are_copied(self, interleaved: bool) -> None:
@@ -161,6 +211,8 @@ class TestOnGpu:
         gate, up = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
         check(host.silu_and_mul(x, interleaved), gate, up)
         check(host.swiglu(gate, up, None), gate, up)
+        dx = host.silu_and_mul_bwd(gate, x, interleaved)
+        assert silu_gradients_excess(*split(dx, interleaved), gate, gate, up) <= 1
 
     @pytest.mark.parametrize("shift", [0, 1])
     def test_past_two_billion_elements(self, shift: int) -> None:

@@ -131,6 +131,7 @@ def test_a_plain_call_spares_the_dispatcher(probe: Probe, inplace: bool) -> None
     assert probe.counts() == (1, 2) and "call" in entered and "autograd" not in entered
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11 says so of every profile
 def test_profilers_see_the_call(probe: Probe, way: str) -> None:
     x, call = randn(4), probe.by(way)
     call(x)

@@ -49,7 +49,9 @@ def test_the_selector_takes_rows_there() -> None:
             assert norm_tuning.select(problem) == config, trial.what
         elif isinstance(trial, SwigluTrial):
             config, aligned = trial.config, trial.config.layout != "strided" or trial.form == "packed"
-            problem = swiglu_tuning.SwigluProblem(trial.columns, config.dtype, trial.interleaved, aligned)
+            problem = swiglu_tuning.SwigluProblem(
+                trial.columns, config.dtype, trial.interleaved, aligned, config.backward
+            )
             assert swiglu_tuning.select(problem) == config, trial.what
 
 

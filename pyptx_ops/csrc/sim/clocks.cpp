@@ -84,20 +84,18 @@ bool Clock::sees_proxied(u32 actor, u32 clock, u32 lanes) const {
   return lanes && !missing;
 }
 
-void Page::split() {
-  auto spread = [&](std::vector<Epoch>& epochs) {
-    std::vector<Epoch> bytes(epochs.empty() ? 0 : BYTES);
-    for (u32 i = 0; i < bytes.size(); ++i) bytes[i] = epochs[i / unit];
-    epochs = std::move(bytes);
-  };
-  spread(writes);
-  spread(reads);
-  spread(seconds);
+void Page::split(u32 smaller) {
+  u32 parts = unit / smaller;
+  for (std::vector<Epoch>* epochs : {&writes, &reads, &seconds}) {
+    std::vector<Epoch> all(epochs->size() * parts);
+    for (u32 i = 0; i < all.size(); ++i) all[i] = (*epochs)[i / parts];
+    *epochs = std::move(all);
+  }
   std::unordered_map<u32, std::vector<Epoch>> all;
-  for (const auto& [word, epochs] : others)
-    for (u32 i = 0; i < unit; ++i) all[word * unit + i] = epochs;
+  for (const auto& [index, epochs] : others)
+    for (u32 i = 0; i < parts; ++i) all[index * parts + i] = epochs;
   others = std::move(all);
-  unit = 1;
+  unit = smaller;
 }
 
 }  // namespace sim

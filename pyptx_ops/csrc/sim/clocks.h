@@ -45,15 +45,17 @@ struct Epoch {
   bool alike(const Epoch& e) const { return clock == e.clock && actor == e.actor && lanes == e.lanes; }
 };
 
-// What is remembered of 1 KiB: of each 4 bytes, or of each byte once parts of words have been accessed, the last write
+// What is remembered of 1 KiB, by units of 16 bytes, or of 4 or 1 once parts of these have been accessed: the last write,
 // and the reads since that nothing orders among each other: one, a second, and all others.
 struct Page {
-  static constexpr u32 BYTES = 1024, WORD = 4;
-  u32 unit = WORD;
-  std::vector<Epoch> writes = std::vector<Epoch>(BYTES / WORD), reads = std::vector<Epoch>(BYTES / WORD);
-  std::vector<Epoch> seconds;  // empty as long as there are none
+  static constexpr u32 BYTES = 1024;
+  u32 unit;
+  std::vector<Epoch> writes, reads, seconds;  // each empty as long as there are none
   std::unordered_map<u32, std::vector<Epoch>> others;
-  void split();
+  bool calm = false;  // of shared memory: every byte is set, and one epoch wrote them all
+  explicit Page(u32 unit) : unit(unit) {}
+  u32 units() const { return BYTES / unit; }
+  void split(u32 smaller);
 };
 
 // Pages of a CTA's shared memory or of global memory, made when they are first touched.
@@ -65,25 +67,28 @@ class Shadow {
   template <class F>
   void each(u64 start, u64 bytes, F f) {
     for (u64 at = start, end = start + bytes; at < end;) {
-      Page& page = this->page(at / Page::BYTES);
       u64 stop = (at / Page::BYTES + 1) * Page::BYTES;
       if (stop > end) stop = end;
-      if (page.unit != 1 && (at | stop) % Page::WORD) page.split();
+      u32 unit = (at | stop) % 4 ? 1 : (at | stop) % 16 ? 4 : 16;
+      Page& page = this->page(at / Page::BYTES, unit);
+      if (page.unit > unit) page.split(unit);
       u32 first = static_cast<u32>(at % Page::BYTES) / page.unit;
       f(page, first, first + static_cast<u32>(stop - at) / page.unit, at);
       at = stop;
     }
   }
 
+  Page& page_of(u64 address) { return page(address / Page::BYTES, 16); }
+
  private:
   std::vector<std::unique_ptr<Page>> dense_;
   std::unordered_map<u64, std::unique_ptr<Page>> sparse_;
   u64 last_number_ = ~0ull;
   Page* last_ = nullptr;
-  Page& page(u64 number) {
+  Page& page(u64 number, u32 unit) {
     if (number == last_number_) return *last_;
     auto& found = number < dense_.size() ? dense_[number] : sparse_[number];
-    if (!found) found = std::make_unique<Page>();
+    if (!found) found = std::make_unique<Page>(unit);
     last_number_ = number;
     return *(last_ = found.get());
   }

@@ -82,6 +82,7 @@ class Machine {
   void load_store(Warp& warp, const Ins& ins, u32 mask);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
+  void check_state(const Cta& cta, u32 start, u32 bytes, bool write) const;
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
@@ -186,6 +187,7 @@ class Machine {
   void observe_copy(const Copy& copy);
   u8* copied(const Copy& copy, u64 address, u64 bytes, const char* what);
   void reach_stores(Warp& warp, u32 lanes, u64 pending, bool read_only);
+  bool calm(Cta& cta, const Wgmma& op, u32 offset);
   void observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 offset, u32 bytes);
   void after_fetches(Cta& cta, const Clock& known, u32 offset, u32 bytes, const char* what);
   void observe_barrier(Warp& warp, Cta& cta, const MBarrier& barrier, bool from_afar);

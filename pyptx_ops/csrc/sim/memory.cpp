@@ -13,6 +13,19 @@ std::string hex(u64 value) {
   return text;
 }
 
+bool all_set(const u8* state, u32 bytes) {
+  constexpr u64 SET = 0x0101010101010101ull * static_cast<u64>(Byte::set);
+  u64 differ = 0;
+  u32 i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    u64 eight;
+    std::memcpy(&eight, state + i, 8);
+    differ |= eight ^ SET;
+  }
+  for (; i < bytes; ++i) differ |= state[i] ^ static_cast<u64>(Byte::set);
+  return !differ;
+}
+
 }  // namespace
 
 u8* Machine::global(u64 address, u64 bytes, const char* what) {
@@ -55,22 +68,26 @@ Cta& Machine::cta_of(Warp& warp, u32 address, bool own, u32* offset) {
   return cta;
 }
 
+void Machine::check_state(const Cta& cta, u32 start, u32 bytes, bool write) const {
+  for (u32 i = start; i < start + bytes; ++i) {
+    Byte state = static_cast<Byte>(cta.state[i]);
+    if (state == Byte::set || (state == Byte::unset && write)) continue;
+    std::string place = "shared memory offset " + std::to_string(i);
+    if (state == Byte::barrier) throw Problem("barrier misuse", place + " holds an mbarrier and is accessed as data");
+    if (state == Byte::in_flight)
+      throw Problem("copy in flight", place + " is " + (write ? "written" : "read") +
+                                          " while an asynchronous copy that was not waited for writes it");
+    throw Problem("uninitialised shared memory", place + " is read before it was written");
+  }
+}
+
 u8* Machine::shared(Cta& cta, u32 offset, u32 bytes, bool write) {
   u32 start = offset - SHARED_BASE;
   if (offset < SHARED_BASE || start + bytes > cta.data.size())
     throw Problem("out of bounds", "shared memory offset " + std::to_string(static_cast<s64>(offset) - SHARED_BASE) +
                                        " (" + std::to_string(bytes) + " bytes) of " + std::to_string(cta.data.size()) +
                                        " bytes");
-  for (u32 i = start; i < start + bytes; ++i) {
-    Byte state = static_cast<Byte>(cta.state[i]);
-    if (state == Byte::set) continue;
-    std::string place = "shared memory offset " + std::to_string(i);
-    if (state == Byte::barrier) throw Problem("barrier misuse", place + " holds an mbarrier and is accessed as data");
-    if (state == Byte::in_flight)
-      throw Problem("copy in flight", place + " is " + (write ? "written" : "read") +
-                                          " while an asynchronous copy that was not waited for writes it");
-    if (!write) throw Problem("uninitialised shared memory", place + " is read before it was written");
-  }
+  if (!all_set(cta.state.data() + start, bytes)) check_state(cta, start, bytes, write);
   if (write) {
     std::memset(cta.state.data() + start, static_cast<int>(Byte::set), bytes);
     for (u32 i = start / CHUNK; i <= (start + bytes - 1) / CHUNK; ++i) cta.origin[i].tile = 0;

@@ -20,9 +20,7 @@ constexpr int ROW_WORDS = TILE_BYTES / 4, COLUMNS = 8, MAX_REGISTERS = 8, MAX_DE
 
 void Machine::mma_sync(Warp& warp, const Ins& ins) {
   if (ins.type == Type::f64) return mma_double(warp, ins);
-  bool half = ins.type == Type::f16;
   u32 a[TILE_ROWS * ROW_WORDS] = {}, b[COLUMNS * ROW_WORDS] = {};
-  static thread_local u32 sums[TILE_ROWS * TILE_COLUMNS];
   for (int g = 0; g < ins.size(ARG_A); ++g) {
     const u32* lanes = read<u32>(warp, ins.arg(ARG_A, g), ALL);
     for (int l = 0; l < LANES; ++l) a[(l / 4 + 8 * (g & 1)) * ROW_WORDS + l % 4 + 4 * (g >> 1)] = lanes[l];
@@ -31,25 +29,16 @@ void Machine::mma_sync(Warp& warp, const Ins& ins) {
     const u32* lanes = read<u32>(warp, ins.arg(ARG_B, g), ALL);
     for (int l = 0; l < LANES; ++l) b[l / 4 * ROW_WORDS + l % 4 + 4 * g] = lanes[l];
   }
-  // An element of C or D: two neighbours share a register of f16.
-  auto place = [&](int i, int l, int e) -> u32& {
-    int row = half ? l / 4 + 8 * i : l / 4 + 8 * (i >> 1), column = 2 * (l % 4) + (half ? e : i & 1);
-    return sums[row * TILE_COLUMNS + column];
-  };
+  u32 sums[MAX_REGISTERS][LANES], *registers[MAX_REGISTERS];
   for (int i = 0; i < ins.size(ARG_C); ++i) {
-    const u32* lanes = read<u32>(warp, ins.arg(ARG_C, i), ALL);
-    for (int l = 0; l < LANES; ++l)
-      for (int e = 0; e < (half ? 2 : 1); ++e) place(i, l, e) = half ? lanes[l] >> (16 * e) & 0xFFFF : lanes[l];
+    std::memcpy(sums[i], read<u32>(warp, ins.arg(ARG_C, i), ALL), sizeof sums[i]);
+    registers[i] = sums[i];
   }
   Tile tile{ins.src, ins.src_b, ins.type, ins.m, COLUMNS, ins.k};
   tile.saturate = ins.flags & SATFINITE;
   tile.exclusive = ins.mode == Word::xor_;
-  multiply(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), sums);
-  for (int i = 0; i < ins.size(ARG_D); ++i) {
-    u32 out[LANES];
-    for (int l = 0; l < LANES; ++l) out[l] = half ? place(i, l, 0) | place(i, l, 1) << 16 : place(i, l, 0);
-    write<u32>(warp, ins.arg(ARG_D, i), out, ALL);
-  }
+  multiply(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), {registers, ins.type == Type::f16});
+  for (int i = 0; i < ins.size(ARG_D); ++i) write<u32>(warp, ins.arg(ARG_D, i), sums[i], ALL);
 }
 
 // One fused multiplication and addition after the other, in the order of K.

@@ -172,7 +172,7 @@ void Machine::missing_fence(const Epoch& before, const Touch& touch, u64 address
 void Machine::touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, const Cta* cta) {
   Epoch write, read;  // that have been found in order; neighbours are mostly alike
   shadow.each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
-    for (u32 i = first; i < last; ++i) {
+    for (u32 i = first; i < last && !page.writes.empty(); ++i) {
       const Epoch& before = page.writes[i];
       if (before.clock && !before.alike(write)) {
         u64 at = address + (i - first) * page.unit;
@@ -181,20 +181,24 @@ void Machine::touch(Shadow& shadow, u64 start, u64 bytes, const Touch& touch, co
         write = before;
       }
     }
+    if (touch.writes) {
+      for (u32 i = first; i < last && !page.reads.empty(); ++i)
+        if (page.reads[i].clock) after_reads(page, i, touch, address + (i - first) * page.unit, read, cta);
+      page.calm = false;
+      if (page.writes.empty()) page.writes.resize(page.units());
+      std::fill(page.writes.begin() + first, page.writes.begin() + last, touch.mark);
+      return;
+    }
+    if (page.reads.empty()) page.reads.resize(page.units());
     for (u32 i = first; i < last; ++i) {
       Epoch& before = page.reads[i];
-      if (!touch.writes) {
-        if (!before.more && (!before.clock || (read.clock && before.alike(read)))) {
-          before = touch.mark;
-          continue;
-        }
-        const Epoch old = before;
-        note_read(page, i, touch);
-        if (before.alike(touch.mark) && !before.more) read = old;  // others like it are replaced too
+      if (!before.more && (!before.clock || (read.clock && before.alike(read)))) {
+        before = touch.mark;
         continue;
       }
-      if (before.clock) after_reads(page, i, touch, address + (i - first) * page.unit, read, cta);
-      page.writes[i] = touch.mark;
+      const Epoch old = before;
+      note_read(page, i, touch);
+      if (before.alike(touch.mark) && !before.more) read = old;  // others like it are replaced too
     }
   });
 }
@@ -316,11 +320,26 @@ void Machine::reach_stores(Warp& warp, u32 lanes, u64 pending, bool read_only) {
   }
 }
 
-// wgmma reads 16 bytes or more at a time; number: of the wgmma among its warp's, from 1.
+// Whether these bytes lie in memory that is set, and written by what has been found in order for this wgmma.
+bool Machine::calm(Cta& cta, const Wgmma& op, u32 offset) {
+  u64 first = (offset - SHARED_BASE) / Page::BYTES * Page::BYTES;
+  if (offset < SHARED_BASE || first + Page::BYTES > cta.data.size()) return false;
+  Page& page = cta.shadow->page_of(first);
+  if (page.writes.empty()) return false;
+  const Epoch& write = page.writes[0];
+  if (!write.clock || !write.alike(op.in_order)) return false;
+  if (page.calm) return true;
+  for (u64 i = first; i < first + Page::BYTES; ++i)
+    if (cta.state[i] != static_cast<u8>(Byte::set)) return false;
+  for (const Epoch& other : page.writes)
+    if (!other.alike(write)) return false;
+  return page.calm = true;
+}
+
+// wgmma reads 16 bytes at a time.
 void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 offset, u32 bytes) {
-  u32 start = offset - SHARED_BASE;
-  cta.shadow->each(start, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
-    for (u32 i = first; i < last; ++i) {
+  cta.shadow->each(offset - SHARED_BASE, bytes, [&](Page& page, u32 first, u32 last, u64 address) {
+    for (u32 i = first; i < last && !page.writes.empty(); ++i) {
       const Epoch& write = page.writes[i];
       if (!write.clock || write.alike(op.in_order)) continue;
       Touch touch{op.clock.get(), warp.actor | cta.cluster->number << 16, op.issued, &warp, 0, false, Epoch()};
@@ -331,9 +350,6 @@ void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 off
       op.in_order = write;
     }
   });
-  if (cta.fetches.empty()) cta.fetches.assign((cta.data.size() / CHUNK + 1) * cta.warps.size(), 0);
-  for (u32 chunk = start / CHUNK; chunk < (start + bytes) / CHUNK; ++chunk)
-    cta.fetches[chunk * cta.warps.size() + static_cast<u32>(warp.index)] = op.number;
 }
 
 // Every wgmma that has read these bytes is waited for.

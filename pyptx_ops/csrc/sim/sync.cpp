@@ -64,6 +64,7 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
         throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
       if (cta.barriers.count(offset)) throw Problem("barrier misuse", "a live mbarrier is initialised again");
       shared(cta, offset, 8, true);
+      cta.shadow->page_of(offset - SHARED_BASE).calm = false;
       for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::barrier);
       MBarrier& fresh = cta.barriers[offset];
       fresh.expected = fresh.pending = number[l];

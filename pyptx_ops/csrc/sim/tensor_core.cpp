@@ -1,60 +1,22 @@
 // The arithmetic is that of Hopper's tensor cores: exact products and C are aligned to the largest exponent, truncated at
-// 25 fractional bits (13 for 8-bit floats), added, and rounded toward zero (an f16 result to nearest even).
+// 25 fractional bits (13 for 8-bit floats), added, and rounded toward zero (an f16 result to nearest even). It is written
+// down here for one sum; tensor_block.h has the same for many, where their numbers allow it.
 #include "tensor_core.h"
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
+#include "forms.h"
 #include "numbers.h"
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define SIM_VECTORISED __attribute__((target_clones("avx2", "default"), optimize("O3")))
-#else
-#define SIM_VECTORISED
-#endif
 
 namespace sim {
 namespace {
 
-constexpr int MAX_DEPTH = 32, FRACTION = 25, FRACTION_8 = 13, MANTISSA_8 = 13;
-constexpr s32 NO_EXPONENT = -10000;
-
-struct Format {
-  int exponent_bits, mantissa_bits, bias, bytes, unused_bits;
-  bool infinities;
-};
-
-constexpr Format format_of(Type type) {
-  switch (type) {
-    case Type::bf16: return {8, 7, 127, 2, 0, true};
-    case Type::f16: return {5, 10, 15, 2, 0, true};
-    case Type::tf32: return {8, 10, 127, 4, 13, true};
-    case Type::e4m3: return {4, 3, 7, 1, 0, false};
-    case Type::e5m2: return {5, 2, 15, 1, 0, true};
-    default: return {8, 23, 127, 4, 0, true};
-  }
-}
-
-template <Type T>
-using Tag = std::integral_constant<Type, T>;
-
-// Calls f with the type as a constant.
-template <class F>
-void with_type(Type type, F f) {
-  switch (type) {
-    case Type::bf16: return f(Tag<Type::bf16>());
-    case Type::f16: return f(Tag<Type::f16>());
-    case Type::tf32: return f(Tag<Type::tf32>());
-    case Type::e4m3: return f(Tag<Type::e4m3>());
-    case Type::e5m2: return f(Tag<Type::e5m2>());
-    case Type::f32: return f(Tag<Type::f32>());
-    default: throw Problem("unsupported", "tensor cores do not have this type");
-  }
-}
+constexpr int MARGIN = 10;  // of bits in front of what is cut off, so that no shift is negative
+constexpr Precision WIDE{25, -1}, NARROW{13, ~0x3FF};
 
 // value = significand * 2^(exponent - mantissa_bits); whether it is an infinity or NaN
-inline bool decode(u32 bits, const Format& f, s32& significand, s32& exponent) {
+inline bool decode(u32 bits, const ElementFormat& f, s32& significand, s32& exponent) {
   bits >>= f.unused_bits;
   s32 mantissa = static_cast<s32>(bits & ((1u << f.mantissa_bits) - 1));
   s32 e = static_cast<s32>(bits >> f.mantissa_bits & ((1u << f.exponent_bits) - 1));
@@ -65,7 +27,7 @@ inline bool decode(u32 bits, const Format& f, s32& significand, s32& exponent) {
   return f.infinities || mantissa == (1 << f.mantissa_bits) - 1;
 }
 
-double real(u32 bits, const Format& f) {
+double real(u32 bits, const ElementFormat& f) {
   s32 significand, exponent;
   if (!decode(bits, f, significand, exponent))
     return significand ? std::ldexp(significand, exponent - f.mantissa_bits) : 0.0;
@@ -80,37 +42,13 @@ inline u32 element(const u8* row, int index, int bytes) {
   return bits;
 }
 
-// One row of A (significand, exponent) times B: for each column the aligned sum of products, without C.
-SIM_VECTORISED void dot(int n, int depth, int left, const s32* as, const s32* ae, const s32* bs, const s32* be,
-                        s32* largest, s32* sum) {
-  for (int k = 0; k < depth; ++k) {
-    const s32* e = be + k * TILE_COLUMNS;
-    for (int j = 0; j < n; ++j) {
-      s32 product = ae[k] + e[j];
-      largest[j] = product > largest[j] ? product : largest[j];
-    }
-  }
-  for (int j = 0; j < n; ++j) sum[j] = 0;
-  for (int k = 0; k < depth; ++k) {
-    const s32 *s = bs + k * TILE_COLUMNS, *e = be + k * TILE_COLUMNS;
-    for (int j = 0; j < n; ++j) {
-      s32 product = as[k] * s[j], magnitude = product < 0 ? -product : product;
-      s32 shift = largest[j] - ae[k] - e[j];
-      shift = shift > 31 ? 31 : shift;
-      s32 aligned = static_cast<s32>(static_cast<u32>(magnitude << left) >> static_cast<u32>(shift));
-      sum[j] += product < 0 ? -aligned : aligned;
-    }
-  }
-}
-
-// total * 2^exponent as f32 with so many bits of mantissa, rounded toward zero.
-u32 truncated(s64 total, s32 exponent, int mantissa_bits) {
+// total * 2^exponent as f32, rounded toward zero to the bits that are kept.
+u32 truncated(s64 total, s32 exponent, u32 keep) {
   if (total == 0) return 0;
   u32 sign = total < 0 ? 0x80000000u : 0;
   u64 magnitude = static_cast<u64>(total < 0 ? -total : total);
   int lead = 63 - __builtin_clzll(magnitude);
   s32 e = exponent + lead;
-  u32 keep = ~0u << (23 - mantissa_bits);
   if (e < -126) {
     int drop = -126 - 23 - exponent;
     u64 kept = drop > 62 ? 0 : drop >= 0 ? magnitude >> drop : magnitude << -drop;
@@ -137,17 +75,11 @@ u32 nearest_half(s64 total, s32 exponent) {
   return f16_bits(total < 0 ? -value : value);
 }
 
-// B of a tile, decoded: [k][column].
-struct Columns {
-  s32 significand[MAX_DEPTH * TILE_COLUMNS], exponent[MAX_DEPTH * TILE_COLUMNS];
-  bool odd[TILE_COLUMNS];  // with an infinity or NaN
-};
-
-u32 sign_of(Type type, bool negate) { return negate ? 1u << (8 * format_of(type).bytes - 1) : 0; }
+u32 sign_of(Type type, bool negate) { return negate ? 1u << (8 * element_format(type).bytes - 1) : 0; }
 
 u32 special(const Tile& tile, const u8* row, const u8* column, u32 start) {  // with an infinity or NaN among them
-  Format a = format_of(tile.a), b = format_of(tile.b);
-  double sum = real(start, format_of(tile.d));
+  ElementFormat a = element_format(tile.a), b = element_format(tile.b);
+  double sum = real(start, element_format(tile.d));
   for (int k = 0; k < tile.depth; ++k)
     sum += real(element(row, k, a.bytes) ^ sign_of(tile.a, tile.negate_a), a) *
            real(element(column, k, b.bytes) ^ sign_of(tile.b, tile.negate_b), b);
@@ -155,57 +87,49 @@ u32 special(const Tile& tile, const u8* row, const u8* column, u32 start) {  // 
   return sum != sum ? CANONICAL_NAN : f32_bits(static_cast<float>(sum));
 }
 
-template <Type SUM>
-void multiply_row(const Tile& tile, const s32* as, const s32* ae, bool odd_a, const Columns& b, const u8* row,
-                  const u8* columns, u32* out) {
-  constexpr Format c = format_of(SUM);
-  s32 largest[TILE_COLUMNS], sum[TILE_COLUMNS], cs[TILE_COLUMNS], ce[TILE_COLUMNS];
-  bool odd_c[TILE_COLUMNS];
-  for (int j = 0; j < tile.columns; ++j) {
-    odd_c[j] = decode(out[j], c, cs[j], ce[j]);
-    largest[j] = ce[j];
+// One element of D, whatever its numbers are.
+u32 sum_of(const Tile& tile, const Precision& precision, const u8* row, const u8* column, u32 start) {
+  ElementFormat a = element_format(tile.a), b = element_format(tile.b), c = element_format(tile.d);
+  s32 as[BLOCK_DEPTH], ae[BLOCK_DEPTH], bs[BLOCK_DEPTH], be[BLOCK_DEPTH], cs, ce;
+  bool odd = decode(start, c, cs, ce);
+  s32 largest = ce;
+  for (int k = 0; k < tile.depth; ++k) {
+    odd |= decode(element(row, k, a.bytes) ^ sign_of(tile.a, tile.negate_a), a, as[k], ae[k]);
+    odd |= decode(element(column, k, b.bytes) ^ sign_of(tile.b, tile.negate_b), b, bs[k], be[k]);
+    largest = std::max(largest, ae[k] + be[k]);
   }
-  bool narrow = format_of(tile.a).bytes == 1;
-  int fraction = narrow ? FRACTION_8 : FRACTION, mantissa = narrow ? MANTISSA_8 : 23;
-  int left = fraction - format_of(tile.a).mantissa_bits - format_of(tile.b).mantissa_bits;
-  dot(tile.columns, tile.depth, left, as, ae, b.significand, b.exponent, largest, sum);
-  for (int j = 0; j < tile.columns; ++j) {
-    if (odd_a || b.odd[j] || odd_c[j]) {
-      out[j] = special(tile, row, columns + j * TILE_BYTES, out[j]);
-      continue;
-    }
-    s64 total = sum[j];
-    s32 shift = largest[j] - ce[j] + c.mantissa_bits;  // after `fraction` to the left
-    s64 magnitude = static_cast<s64>(cs[j] < 0 ? -cs[j] : cs[j]) << fraction >> (shift > 62 ? 62 : shift);
-    total += cs[j] < 0 ? -magnitude : magnitude;
-    s32 unit = largest[j] - fraction;
-    out[j] = SUM == Type::f16 ? nearest_half(total, unit) : truncated(total, unit, mantissa);
-  }
+  if (odd) return special(tile, row, column, start);
+  s64 total = 0;
+  auto add = [&](s64 significand, int fraction_bits, s32 exponent) {
+    s64 magnitude = std::abs(significand) << (precision.fraction + MARGIN - fraction_bits);
+    magnitude >>= std::min(largest - exponent + MARGIN, 62);
+    total += significand < 0 ? -magnitude : magnitude;
+  };
+  add(cs, c.mantissa_bits, ce);
+  for (int k = 0; k < tile.depth; ++k) add(static_cast<s64>(as[k]) * bs[k], a.mantissa_bits + b.mantissa_bits, ae[k] + be[k]);
+  s32 unit = largest - precision.fraction;
+  return tile.d == Type::f16 ? nearest_half(total, unit) : truncated(total, unit, static_cast<u32>(precision.keep));
 }
 
-void multiply_floats(const Tile& tile, const u8* a, const u8* b, u32* c) {
-  static thread_local Columns columns;
-  with_type(tile.b, [&](auto type) {
-    constexpr Format format = format_of(decltype(type)::value);
-    u32 sign = sign_of(tile.b, tile.negate_b);
-    for (int j = 0; j < tile.columns; ++j) {
-      columns.odd[j] = false;
-      for (int k = 0; k < tile.depth; ++k) {
-        int at = k * TILE_COLUMNS + j;
-        columns.odd[j] |= decode(element(b + j * TILE_BYTES, k, format.bytes) ^ sign, format, columns.significand[at],
-                                 columns.exponent[at]);
-      }
+void multiply_floats(const Tile& tile, const u8* a, const u8* b, Fragment c) {
+  auto* decode = vectors() ? avx2::decode_block : portable::decode_block;
+  auto* multiply = vectors() ? avx2::multiply_block : portable::multiply_block;
+  const Precision& precision = element_format(tile.a).bytes == 1 ? NARROW : WIDE;
+  Block rows, columns;
+  decode(tile.a, a, tile.rows, tile.depth, sign_of(tile.a, tile.negate_a), rows);
+  for (int first = 0; first < tile.columns; first += BLOCK) {
+    int count = std::min(BLOCK, tile.columns - first);
+    const u8* place = b + first * TILE_BYTES;
+    u32 left = (1u << tile.rows) - 1;
+    if (tile.d == Type::f32) {
+      decode(tile.b, place, count, tile.depth, sign_of(tile.b, tile.negate_b), columns);
+      if (in_range(rows, columns)) left = multiply(rows, tile.rows, columns, count, tile.depth, precision, {c.registers + first / 2});
     }
-  });
-  Format format = format_of(tile.a);
-  for (int i = 0; i < tile.rows; ++i) {
-    const u8* row = a + i * TILE_BYTES;
-    s32 as[MAX_DEPTH], ae[MAX_DEPTH];
-    bool odd = false;
-    for (int k = 0; k < tile.depth; ++k)
-      odd |= decode(element(row, k, format.bytes) ^ sign_of(tile.a, tile.negate_a), format, as[k], ae[k]);
-    auto* multiply_one = tile.d == Type::f16 ? multiply_row<Type::f16> : multiply_row<Type::f32>;
-    multiply_one(tile, as, ae, odd, columns, row, b, c + i * TILE_COLUMNS);
+    for (; left; left &= left - 1) {
+      int row = __builtin_ctz(left);
+      for (int j = first; j < first + count; ++j)
+        c.set(row, j, sum_of(tile, precision, a + row * TILE_BYTES, b + j * TILE_BYTES, c.get(row, j)));
+    }
   }
 }
 
@@ -220,24 +144,23 @@ s32 integer(const u8* row, int index, Type type) {
   return type == Type::s4 && half > 7 ? half - 16 : half;
 }
 
-void multiply_integers(const Tile& tile, const u8* a, const u8* b, u32* c) {
+void multiply_integers(const Tile& tile, const u8* a, const u8* b, Fragment c) {
   for (int i = 0; i < tile.rows; ++i)
     for (int j = 0; j < tile.columns; ++j) {
-      u32& out = c[i * TILE_COLUMNS + j];
-      s64 total = static_cast<s32>(out);
+      s64 total = static_cast<s32>(c.get(i, j));
       for (int k = 0; k < tile.depth; ++k) {
         s32 x = integer(a + i * TILE_BYTES, k, tile.a), y = integer(b + j * TILE_BYTES, k, tile.b);
         total += tile.exclusive ? x ^ y : x * y;
       }
       if (tile.saturate)
         total = std::min<s64>(std::max<s64>(total, std::numeric_limits<s32>::min()), std::numeric_limits<s32>::max());
-      out = static_cast<u32>(total);
+      c.set(i, j, static_cast<u32>(total));
     }
 }
 
 }  // namespace
 
-void multiply(const Tile& tile, const u8* a, const u8* b, u32* c) {
+void multiply(const Tile& tile, const u8* a, const u8* b, Fragment c) {
   if (tile.d == Type::s32)
     multiply_integers(tile, a, b, c);
   else

@@ -36,11 +36,17 @@ u32 MatrixLayout::address(u32 row, u32 k) const {
   return address ^ (address >> 7 & (span / UNIT - 1)) << 4;
 }
 
+// One unit of an operand, which this wgmma is known to have read from then on.
 const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, const char* operand, u32 row, u32 k) {
+  Cta& cta = *warp.cta;
+  u32 start = address - SHARED_BASE;
   try {
-    const u8* place = shared(*warp.cta, address, UNIT, false);
-    observe_fetch(warp, *warp.cta, op, address, UNIT);
-    return place;
+    if (!calm(cta, op, address)) {
+      shared(cta, address, UNIT, false);
+      observe_fetch(warp, cta, op, address, UNIT);
+    }
+    cta.fetches[start / UNIT * cta.warps.size() + static_cast<u32>(warp.index)] = op.number;
+    return cta.data.data() + start;
   } catch (Problem& problem) {
     Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(row) + ", k " +
                                      std::to_string(k) + "): " + problem.what());
@@ -54,6 +60,8 @@ const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, co
 Fetched Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u8* out,
                        const char* operand) {
   MatrixLayout layout(descriptor, mn_major);
+  Cta& cta = *warp.cta;
+  if (cta.fetches.empty()) cta.fetches.assign((cta.data.size() / UNIT + 1) * cta.warps.size(), 0);
   u32 unit = mn_major ? 8 : 1, steps = mn_major ? TILE_BYTES / 2 : TILE_BYTES / UNIT;
   u32 elements = mn_major ? 1 : static_cast<u32>(8 * UNIT / bits_of(op.ins->src));  // along K, of a unit
   TileCheck check(tiles_, operand, unit, elements);
@@ -61,7 +69,7 @@ Fetched Machine::fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool m
     for (u32 k = 0; k < steps; ++k) {
       u32 row = static_cast<u32>(first) / unit + r, address = layout.address(row, k);
       const u8* source = fetch_unit(warp, op, address, operand, row * unit, k * elements);
-      check.visit(row, k, warp.cta->origin[(address - SHARED_BASE) / UNIT]);
+      check.visit(row, k, cta.origin[(address - SHARED_BASE) / UNIT]);
       if (!mn_major)
         std::memcpy(out + r * TILE_BYTES + k * UNIT, source, UNIT);
       else
@@ -81,7 +89,7 @@ void Machine::carry_out_wgmma(Warp& warp) {
       break;
     }
   const Ins& ins = *op.ins;
-  bool in_registers = !op.a_registers.empty(), half = ins.type == Type::f16;
+  bool in_registers = !op.a_registers.empty();
   int n = ins.n;
   u8 a[TILE_ROWS * TILE_BYTES], b[TILE_COLUMNS * TILE_BYTES];
   Fetched from_a, from_b;
@@ -99,29 +107,12 @@ void Machine::carry_out_wgmma(Warp& warp) {
   tile.negate_a = ins.arg(ARG_SCALE_A).value < 0;
   tile.negate_b = ins.arg(ARG_SCALE_B).value < 0;
   tile.saturate = ins.flags & SATFINITE;
-  std::vector<u32*> registers;
-  for (int i = 0; i < ins.size(ARG_D); ++i)
-    registers.push_back(reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(ARG_D, i).slot].offset));
-  static thread_local u32 sums[TILE_ROWS * TILE_COLUMNS];
-  // The fragment: of eight columns a lane has two neighbours in row l/4, and two in the row eight below.
-  auto place = [&](int row, int j) -> u32& {
-    size_t index = static_cast<size_t>(half ? 2 * (j / 8) + row / 8 : 4 * (j / 8) + 2 * (row / 8) + (j & 1));
-    return registers[index][4 * (row % 8) + j % 8 / 2];
-  };
-  for (int row = 0; row < TILE_ROWS; ++row)
-    for (int j = 0; j < n; ++j) {
-      u32 word = op.accumulate ? place(row, j) : 0;
-      sums[row * TILE_COLUMNS + j] = half ? word >> (16 * (j & 1)) & 0xFFFF : word;
-    }
-  multiply(tile, a, b, sums);
-  for (int row = 0; row < TILE_ROWS; ++row)
-    for (int j = 0; j < n; ++j) {
-      u32 sum = sums[row * TILE_COLUMNS + j];
-      if (!half)
-        place(row, j) = sum;
-      else if (j & 1)
-        place(row, j) = sum << 16 | sums[row * TILE_COLUMNS + j - 1];
-    }
+  u32* registers[TILE_COLUMNS / 2];
+  for (int i = 0; i < ins.size(ARG_D); ++i) {
+    registers[i] = reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(ARG_D, i).slot].offset);
+    if (!op.accumulate) std::memset(registers[i], 0, LANES * sizeof(u32));
+  }
+  multiply(tile, a, b, {registers, ins.type == Type::f16});
 }
 
 void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
