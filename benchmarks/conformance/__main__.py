@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--compare", type=Path, metavar="DIR")
     parser.add_argument("--classes", action="store_true")
     parser.add_argument("--out", type=Path, default=DIRECTORY)
-    parser.add_argument("--only", default="", metavar="TEXT", help="the forms whose name contains TEXT")
+    parser.add_argument("--only", default="", metavar="TEXT", help="forms (or tables) whose name contains TEXT")
     parser.add_argument("--show", type=int, default=3, help="lanes shown of a form that differs")
     options = parser.parse_args(arguments)
     chosen = [case for case in cases() if options.only in case.name]
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         run_on_gpu(chosen, options.out)
     if options.tables:
         options.out.mkdir(parents=True, exist_ok=True)
-        read(Gpu(DIRECTORY), options.out / TABLES)
+        read(Gpu(DIRECTORY), options.out / TABLES, options.only)
     if options.classes:
         for kind, count in Counter(str(class_of(case)) for case in chosen).items():
             print(f"{count:6} {kind}")

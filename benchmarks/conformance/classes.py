@@ -30,18 +30,7 @@ class Class:
 
 
 EXACT = Class("exact", 0, "the ISA manual settles every bit, or readings of the hardware do")
-UNIT = "the table of the special-function unit is not known"
-CLASSES: tuple[tuple[str, Class], ...] = (
-    (r"rsqrt\.approx\.f64", Class("ulp", 4, "two steps of Newton's method on such a table")),
-    (r"(rcp|rsqrt)\.approx\.ftz\.f64", Class("ulp", 1 << 32, UNIT + "; 20 bits of the result count")),
-    (r"(lg2|sin|cos)\.approx", Class("ulp", 2, UNIT, 2.0**-20.5)),
-    (r"tanh\.approx\.f32", Class("ulp", 1 << 13, UNIT + "; it states a relative error of 2^-11")),
-    (r"tanh\.approx\.f16", Class("ulp", 2, UNIT, 2.0**-10.9)),
-    (r"tanh\.approx\.bf16", Class("ulp", 2, UNIT, 2.0**-8)),
-    (r"ex2\.approx\.(f16|ftz\.bf16)", Class("ulp", 3, UNIT)),
-    (r"ex2\.approx", Class("ulp", 1, "how the unit cuts small operands is not known")),
-    (r"(rsqrt|sqrt)\.approx", Class("ulp", 2, UNIT)),
-)
+CLASSES: tuple[tuple[str, Class], ...] = ()
 
 
 def class_of(case: Case) -> Class:

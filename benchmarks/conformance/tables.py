@@ -23,12 +23,17 @@ PER_DIGEST = 1 << 16
 
 @dataclass(frozen=True)
 class Reading:
-    """form: its name.  inputs: the words it is given.  truth: in double.  digests: of all words of a range as well."""
+    """form: its name.  inputs: the words it is given.  truth: in double.  dense: a range of which digests of all words
+    are read as well.  others: the words that its further operands are."""
 
     form: str
     inputs: Callable[[], Array]
     truth: Callable[[Array], Array]
     dense: tuple[int, int] | None = None
+    others: tuple[int, ...] = ()
+
+    def operands(self, words: Array) -> Array:
+        return np.stack([words, *(np.full_like(words, other) for other in self.others)])
 
 
 def _steps(first: int, past: int, step: int) -> Callable[[], Array]:
@@ -59,7 +64,8 @@ def _exp2(x: Array) -> Array:
     return np.asarray(np.exp2(x))
 
 
-F32, F64 = "f32,f32", "f64,f64"
+F32, F64, F16X4, BF16X4 = "f32,f32", "f64,f64", "f16,f16,f16,f16", "bf16,bf16,bf16,bf16"
+_least = _steps(0x00800000, 0x00800100, 1)
 ONE, TWO, FOUR, HALF = 0x3F800000, 0x40000000, 0x40800000, 0x3F000000
 TABLES: dict[str, Reading] = {
     "rsqrt": Reading(f"rsqrt.approx.ftz.f32 {F32}", _steps(ONE, FOUR, 127), lambda x: 1 / np.sqrt(x), (ONE, FOUR)),
@@ -85,22 +91,31 @@ TABLES: dict[str, Reading] = {
     "ex2 bf16": Reading("ex2.approx.ftz.bf16 bf16,bf16", _every_half, _exp2),
     "tanh f16": Reading("tanh.approx.f16 f16,f16", _every_half, np.tanh),
     "tanh bf16": Reading("tanh.approx.bf16 bf16,bf16", _every_half, np.tanh),
+    # which NaN fma.oob takes for out of bounds, and what is flushed of products between half and all of the last place
+    "oob f16": Reading(f"fma.rn.oob.f16 {F16X4}", _every_half, lambda x: x, others=(0x3C00, 0)),
+    "oob bf16": Reading(f"fma.rn.oob.bf16 {BF16X4}", _every_half, lambda x: x, others=(0x3F80, 0)),
+    "flush mul f16": Reading("mul.rn.ftz.f16 f16,f16,f16", _every_half, lambda x: x, others=(0x3BFE,)),
+    "flush fma f16": Reading(f"fma.rn.ftz.f16 {F16X4}", _every_half, lambda x: x, others=(0x3BFE, 0)),
+    "flush mul f32": Reading("mul.rn.ftz.f32 f32,f32,f32", _least, lambda x: x, others=(0x3F7FFFFE,)),
+    "flush fma f32": Reading("fma.rn.ftz.f32 f32,f32,f32,f32", _least, lambda x: x, others=(0x3F7FFFFE, 0)),
 }
 
 
-def read(machine: Gpu, path: Path) -> None:
+def read(machine: Gpu, path: Path, only: str = "") -> None:
     """Every table, as differences from the truth in steps of the last place, with a digest of the outputs."""
     head: dict[str, Any] = {}
     blobs = []
     by_name = {case.name: case for case in cases()}
     for name, reading in TABLES.items():
+        if only not in name:
+            continue
         inputs = reading.inputs()
-        outputs = machine.run_on(by_name[reading.form], inputs[None])[0]
+        outputs = machine.run_on(by_name[reading.form], reading.operands(inputs))[0]
         differences = outputs.astype(np.int64) - expected(reading, inputs)
         dense = []
         for first in range(*reading.dense, PER_DIGEST) if reading.dense else ():
             words = np.arange(first, first + PER_DIGEST, dtype=np.uint64)
-            dense.append(_digest(machine.run_on(by_name[reading.form], words[None])[0]))
+            dense.append(_digest(machine.run_on(by_name[reading.form], reading.operands(words))[0]))
         head[name] = [_digest(outputs), dense]
         blobs.append(differences.astype("<i8").tobytes())
     path.write_bytes(lzma.compress(json.dumps(head).encode() + b"\n" + b"".join(blobs)))

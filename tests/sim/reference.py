@@ -171,7 +171,10 @@ def floating(meaning: str, kind: str, values: Value, operands: list[int]) -> int
     reals = [decoded(bits, kind) for bits in operands]
     if values.get("ftz"):
         reals = [flushed(real, kind) for real in reals]
-    return result(ARITHMETIC[meaning](rounding, *reals), kind, values, rounding)
+    exact = ARITHMETIC[meaning](rounding, *reals)
+    if values.get("ftz") and meaning in ("mul.float", "fma"):
+        exact = flushed(exact, kind)  # judged before it is rounded
+    return result(exact, kind, values, rounding)
 
 
 # -- integers ----------------------------------------------------------------------------------------------------------
@@ -201,21 +204,24 @@ def quotient(a: int, b: int) -> int:
 
 
 def remainder(a: int, b: int) -> int:
-    return a if b == 0 else a - b * quotient(a, b)
+    return -1 if b == 0 else a - b * quotient(a, b)
+
+
+def bound(x: int, width: int) -> int:
+    """What counts of a position or length in a field of this width; more than 80 is as good as 80."""
+    return min(x if width == 64 else x & 255, 80)
 
 
 def extract(a: int, position: int, length: int, kind: str) -> int:
-    position, length, width = position & 255, length & 255, width_of(kind)
-    bits = [a >> min(i, width - 1) & 1 if kind[0] == "s" or i < width else 0 for i in range(position + length)][
-        position:
-    ]
-    value = sum(bit << i for i, bit in enumerate(bits[:width]))
-    return value | (-1 << len(bits) if kind[0] == "s" and bits and bits[-1] else 0)
+    width = width_of(kind)
+    shifted, length = a >> bound(position, width), bound(length, width)
+    field = shifted & ((1 << length) - 1)
+    return signed(field, length) if kind[0] == "s" and length else field
 
 
 def insert(a: int, b: int, position: int, length: int, width: int) -> int:
-    for i in range(length & 255):
-        at = i + (position & 255)
+    for i in range(bound(length, width)):
+        at = i + bound(position, width)
         if at < width:
             b = b & ~(1 << at) | (a >> i & 1) << at
     return b
@@ -343,8 +349,10 @@ def converted(meaning: str, values: Value, operands: list[int]) -> int:
         low, high = (result(decoded(bits, of), to, values, rounding) for bits in halves)
         return high << shift | low
     real = decoded(operands[0], source)
-    if flushes and source == "f32":
+    if flushes and source == "f32" and kind != "f16":
         real = flushed(real, source)
+    if real.value is NAN and not values.get("sat"):
+        return of_nan(meaning, values, source, operands[0], flushes)
     if meaning == "cvt.tf32":
         bits = result(real, "tf32", values, "a" if values["rnd"] == "rna" else rounding)
         return bits << 13
@@ -354,10 +362,31 @@ def converted(meaning: str, values: Value, operands: list[int]) -> int:
         return result(real, kind, values, "n")
     if meaning == "cvt.int_from_float":
         if real.value is NAN:
-            return 0
+            return of_nan(meaning, values, source, operands[0], flushes)
         unlimited = (-1 if real.negative else 1) << 80
         return clamp(unlimited if real.value is INFINITE else whole(real.value, rounding), kind)
     return result(real, kind, values, rounding)
+
+
+def of_nan(meaning: str, values: Value, source: str, bits: int, flushes: bool) -> int:
+    """What an H200 makes of it: canonical, but for conversions from or to 64 bits, and those made of bit operations."""
+    kind = values["type"]
+    if meaning == "cvt.int_from_float":
+        width = width_of(kind)
+        return 1 << (width - 1) if source == "f64" or width == 64 else 0
+    if meaning == "cvt.tf32" and values["rnd"] == "rna":
+        return (bits & ~0x1FFF) - (0x2000 if values.get("satfinite") else 0)
+    if source == "bf16" and kind == "f32" and not flushes:
+        return bits << 16
+    canonical = encoded(Real(NAN), kind)
+    if "f64" not in (source, kind):
+        return canonical << (13 if kind == "tf32" else 0)
+    if flushes and source == "f32":
+        bits = 0x7FFFFFFF
+    width, to = sum(FORMATS[source]), sum(FORMATS[kind])
+    fraction = (bits & ((1 << FORMATS[source][1]) - 1)) << 64 >> FORMATS[source][1] << FORMATS[kind][1] >> 64
+    infinity, quiet = encoded(Real(INFINITE), kind), 1 << (FORMATS[kind][1] - 1)
+    return (bits >> width & 1) << to | infinity | quiet | fraction
 
 
 CONVERSIONS = ("cvt.int", "cvt.float_from_int", "cvt.int_from_float", "cvt.float", "cvt.round", "cvt.tf32", "cvt.pack",

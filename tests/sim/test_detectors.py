@@ -1,4 +1,4 @@
-"""What a kernel must not do, in kernels of a few lines: each bug is found and placed, and the kernel without it is clean."""
+"""What a kernel must not do, in kernels of a few lines: the bug is found and placed, without it the kernel is clean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pyptx_ops.dsl import Kernel, Reg, ptx
+from pyptx_ops.dsl import Kernel, ptx
 from pyptx_ops.dsl.desc import k_major_128b
 from pyptx_ops.dsl.sim import Report, SimulationError
 from tests.sim.tools import POLICIES, item, launch, thread_index

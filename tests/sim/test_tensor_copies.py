@@ -89,7 +89,7 @@ def test_tiles(dtype: str, swizzle: int, rank: int, seed: int) -> None:
     spec = TensorMapSpec(dtype, box, swizzle, oob_nan=dtype in ("bf16", "f32", "f64"))
     tile = np.zeros(int(np.prod(box)) * kind.itemsize, np.uint8)
     fill = np.full(kind.itemsize, 0xFF if spec.oob_nan else 0, np.uint8)
-    fill[-1] = 0x7F if spec.oob_nan else 0
+    fill[[0, -1]] = (0xFD, 0x7F) if spec.oob_nan else 0  # a NaN that is not any other
     for i, offset in elements(sizes, strides, kind.itemsize, at, box):
         part = source.numpy()[offset : offset + kind.itemsize] if offset is not None else fill
         tile[i * kind.itemsize : (i + 1) * kind.itemsize] = part

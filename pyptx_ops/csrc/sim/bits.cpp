@@ -16,25 +16,31 @@ int leading_zeros(T x) {
   return sizeof(T) == 8 ? __builtin_clzll(x) : __builtin_clz(static_cast<u32>(x));
 }
 
+// What counts of a position or length: of 32-bit fields the low byte, of 64-bit fields the whole word.
+template <class T>
+u32 field_bound(u32 x) {
+  return sizeof(T) == 8 ? x : x & 255;
+}
+
 // Bits position … position + length - 1; those past the word are the sign's, or zero.
 template <class T>
 T extract(T a, u32 position, u32 length) {
   constexpr u32 bits = bits_of<T>;
-  position &= 255;
-  length &= 255;
+  position = field_bound<T>(position);
+  length = field_bound<T>(length);
   if (length == 0) return 0;
   T shifted = position < bits ? static_cast<T>(a >> position) : static_cast<T>(a < 0 ? -1 : 0);
   if (length >= bits) return shifted;
   u64 field = (1ull << length) - 1;
-  u32 last = position + length - 1;
+  u64 last = static_cast<u64>(position) + length - 1;
   bool negative = std::is_signed_v<T> && (a >> (last < bits ? last : bits - 1) & 1);
   return static_cast<T>((static_cast<u64>(shifted) & field) | (negative ? ~field : 0));
 }
 
 template <class T>
 T insert(T a, T b, u32 position, u32 length) {
-  position &= 255;
-  length &= 255;
+  position = field_bound<T>(position);
+  length = field_bound<T>(length);
   if (length == 0 || position >= bits_of<T>) return b;
   T field = static_cast<T>((length >= 64 ? 0 : 1ull << length) - 1) << position;
   return static_cast<T>((b & ~field) | (a << position & field));

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "numbers.h"
 #include "reductions.h"
 #include "registers.h"
 
@@ -56,8 +57,13 @@ void each_row(const Copy& copy, F f) {
 void Machine::load_tile(Copy& copy) {
   copy.snapshot.assign(copy.bytes, 0);
   u64 element = static_cast<u64>(copy.map->element);
-  if (copy.map->nan)  // the pattern that a map fills with
-    for (u64 i = 0; i < copy.bytes; ++i) copy.snapshot[i] = i % element == element - 1 ? 0x7F : 0xFF;
+  if (copy.map->nan)
+    for (u64 i = 0; i < copy.bytes; ++i) {
+      u64 byte = i % element;  // of OUT_OF_BOUNDS_NAN, with ones between where the element is wider
+      copy.snapshot[i] = static_cast<u8>(byte == 0             ? OUT_OF_BOUNDS_NAN & 255
+                                         : byte == element - 1 ? OUT_OF_BOUNDS_NAN >> 8
+                                                               : 255);
+    }
   each_row(copy, [&](u64 at, u64 address, u64 bytes) {
     std::memcpy(copy.snapshot.data() + at, copied(copy, address, bytes, "a tensor copy"), bytes);
   });

@@ -25,8 +25,17 @@ const FloatFormat* format_of(Type type) {
 Number source(const Ins& ins, u64 bits, const FloatFormat& format) {
   Number n = number_of(bits, format);
   bool subnormal = n.kind == Number::finite && n.exponent < 1 - format.bias();
-  if (ins.flags & FTZ && &format == &F32 && subnormal) n.kind = Number::zero;
-  return n;
+  bool flushes = ins.flags & FTZ && &format == &F32;
+  if (flushes && subnormal && ins.type != Type::f16) n.kind = Number::zero;
+  return flushes && n.kind == Number::nan ? number_of(F32.quiet, F32) : n;
+}
+
+// The payload of a NaN passes through conversions from and to f64.
+bool keeps_payload(const Ins& ins) { return ins.src == Type::f64 || ins.type == Type::f64; }
+
+u64 quieted(const Number& nan, const FloatFormat& format) {
+  u64 quiet = 1ull << (format.mantissa - 1), sign = static_cast<u64>(nan.negative) << format.top();
+  return sign | format.infinity() | quiet | nan.significand >> (64 - format.mantissa);
 }
 
 u64 result(const Ins& ins, Number n, const FloatFormat& format) {
@@ -34,6 +43,7 @@ u64 result(const Ins& ins, Number n, const FloatFormat& format) {
     if (n.kind == Number::nan || n.negative) n = {};
     if (n.kind == Number::infinite || (n.kind == Number::finite && n.exponent >= 0)) n = number_of(false, 1);
   }
+  if (n.kind == Number::nan && keeps_payload(ins)) return quieted(n, format);
   if (ins.flags & RELU && n.negative && n.kind != Number::nan) n = {};
   u64 bits = packed(n, format, ins.rnd, ins.flags & SATFINITE);
   if (ins.flags & FTZ && &format == &F32 && !(bits & 0x7F800000)) bits &= 0x80000000;
@@ -69,12 +79,23 @@ u64 int_to_float(const Ins& ins, u64 x) {
 
 u64 float_to_int(const Ins& ins, u64 x) {
   Number n = source(ins, x, *format_of(ins.src));
-  if (n.kind == Number::nan) return 0;
+  int bits = 8 * bytes_of(ins.type);
+  if (n.kind == Number::nan) return ins.src == Type::f64 || bits == 64 ? extended(1ull << (bits - 1), ins.type) : 0;
   return clamped(n.negative, magnitude_of(n, ins.rnd), ins.type);
 }
 
+u32 shifted(u32 x) { return x << 16; }
+
 u64 float_to_float(const Ins& ins, u64 x) {
   return result(ins, source(ins, x, *format_of(ins.src)), *format_of(ins.type));
+}
+
+// Ties away from zero, by adding half a unit to the word; what lies beyond the finite values goes down a unit of tf32.
+u32 to_tf32_away(const Ins& ins, u32 x) {
+  constexpr u32 half = 1u << 12, unit = 1u << 13, infinity = 0x7F800000, magnitude = 0x7FFFFFFF;
+  if ((x & magnitude) < infinity) x += half;
+  x &= ~(unit - 1);
+  return ins.flags & SATFINITE && (x & magnitude) >= infinity ? x - unit : x;
 }
 
 u64 to_integral(const Ins& ins, u64 x) {
@@ -144,10 +165,11 @@ Form convert_form(const Ins& ins) {
     case Op::cvt_float: {
       bool pair = ins.src == Type::f16x2 || ins.src == Type::e4m3x2 || ins.src == Type::e5m2x2;
       if (!from || !to) return {};
+      if (ins.src == Type::bf16 && ins.type == Type::f32 && !ins.flags) return form<&shifted>();
       return pair ? Converting<pair_to_pair>::form(ins) : Converting<float_to_float>::form(ins);
     }
     case Op::cvt_round: return from && ins.src == ins.type ? Converting<to_integral>::form(ins) : Form();
-    case Op::cvt_tf32: return Converting<float_to_float>::form(ins);
+    case Op::cvt_tf32: return ins.rnd == Word::rna ? form<&to_tf32_away>() : Converting<float_to_float>::form(ins);
     case Op::cvt_pack: return to ? form<&pack>() : Form();
     case Op::cvt_pack_int: return ins.args() > 3 ? form<&pack_integers>() : form<&pack_two_integers>();
     default: return {};

@@ -17,7 +17,8 @@ T taken(const Ins& ins, T x) {
     return x;
 }
 
-// Of f32: flushed and clamped to 0 … 1 where the instruction says so. f64 keeps the payload of a NaN that it is given.
+// Of f32: flushed and clamped to 0 … 1 where the instruction says so. f64 keeps the payload of a NaN
+// that it is given: of b, else c, else a.
 template <class T>
 T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
   if constexpr (std::is_same_v<T, float>) {
@@ -25,10 +26,27 @@ T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
     return ins.flags & SAT ? (value > 0 ? (value < 1 ? value : 1) : 0) : value;
   } else {
     if (value == value) return value;
-    for (T operand : {a, b, c})
+    for (T operand : {b, c, a})
       if (operand != operand) return bits_to<T>(bits_to<u64>(operand) | 1ull << 51);
     return bits_to<T>(0xFFF8000000000000ull);
   }
+}
+
+// A product is flushed by its value before it is rounded to f32: in double it is exact.
+template <class T>
+T judged(const Ins& ins, T value, double unrounded) {
+  bool small = std::is_same_v<T, float> && ins.flags & FTZ && std::fabs(unrounded) < SMALLEST_NORMAL;
+  return small ? std::copysign(T(0), value) : value;
+}
+
+template <class T>
+T product(const Ins& ins, T a, T b) {
+  return judged(ins, a * b, static_cast<double>(a) * static_cast<double>(b));
+}
+
+template <class T>
+T fused(const Ins& ins, T a, T b, T c) {
+  return judged(ins, std::fma(a, b, c), std::fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c)));
 }
 
 // clang-format off
@@ -37,9 +55,9 @@ T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
 
 SIM_ROUNDED(Plus, (const Ins& i, T a, T b), taken(i, a) + taken(i, b), a, b)
 SIM_ROUNDED(Minus, (const Ins& i, T a, T b), taken(i, a) - taken(i, b), a, b)
-SIM_ROUNDED(Times, (const Ins& i, T a, T b), taken(i, a) * taken(i, b), a, b)
-SIM_ROUNDED(Over, (const Ins& i, T a, T b), taken(i, a) / taken(i, b), a, b)
-SIM_ROUNDED(Fused, (const Ins& i, T a, T b, T c), std::fma(taken(i, a), taken(i, b), taken(i, c)), a, b, c)
+SIM_ROUNDED(Times, (const Ins& i, T a, T b), product(i, taken(i, a), taken(i, b)), a, b)
+SIM_ROUNDED(Over, (const Ins& i, T a, T b), taken(i, a) / taken(i, b), b, a)
+SIM_ROUNDED(Fused, (const Ins& i, T a, T b, T c), fused(i, taken(i, a), taken(i, b), taken(i, c)), a, b, c)
 SIM_ROUNDED(Inverse, (const Ins& i, T a), 1 / taken(i, a), a)
 SIM_ROUNDED(Root, (const Ins& i, T a), std::sqrt(taken(i, a)), a)
 // clang-format on
@@ -100,8 +118,8 @@ double extreme64(const Ins& ins, double a, double b) {
 
 float absolute(const Ins& ins, float a) { return std::fabs(taken(ins, a)); }
 float negated(const Ins& ins, float a) { return -taken(ins, a); }
-u64 absolute64(u64 a) { return a & ~(1ull << 63); }
-u64 negated64(u64 a) { return a ^ 1ull << 63; }
+double absolute64(const Ins& ins, double a) { return a == a ? std::fabs(a) : settled<double>(ins, a, a); }
+double negated64(const Ins& ins, double a) { return a == a ? -a : settled<double>(ins, a, a); }
 
 template <bool maximum>
 Form extreme_form(const Ins& ins) {

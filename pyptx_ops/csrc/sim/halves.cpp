@@ -10,16 +10,23 @@ namespace {
 struct F16Values {
   static double value(u16 bits) { return f16_of(bits); }
   static constexpr FloatFormat format = F16;
+  static constexpr double least = 0x1p-14;  // that is not subnormal
 };
 
 struct BF16Values {
   static double value(u16 bits) { return bf16_of(bits); }
   static constexpr FloatFormat format = BF16;
+  static constexpr double least = 0x1p-126;
 };
 
 template <class H>
 u16 flushed_half(u16 bits) {
   return bits & static_cast<u16>(H::format.infinity()) ? bits : bits & 0x8000;
+}
+
+template <class H>
+bool is_nan(u16 bits) {
+  return (bits & 0x7FFF) > H::format.infinity();
 }
 
 // a + b, rounded to odd: a later rounding to few bits is then the only one that counts.
@@ -35,11 +42,11 @@ double odd_sum(double a, double b) {
 template <class H>
 u16 settled(const Ins& ins, double value) {
   u16 bits = static_cast<u16>(packed(number_of(bits_to<u64>(value), F64), H::format, Word::rn));
-  if (ins.flags & FTZ) bits = flushed_half<H>(bits);
-  bool is_nan = (bits & 0x7FFF) > H::format.infinity();
-  if (ins.flags & SAT && (is_nan || bits & 0x8000)) return 0;
+  if (ins.flags & FTZ && std::fabs(value) < H::least) bits &= 0x8000;  // judged before it is rounded
+  bool nan = is_nan<H>(bits);
+  if (ins.flags & SAT && (nan || bits & 0x8000)) return 0;
   if (ins.flags & SAT && H::value(bits) > 1) return static_cast<u16>(H::format.bias() << H::format.mantissa);
-  if (ins.flags & RELU && !is_nan && bits & 0x8000) return 0;
+  if (ins.flags & RELU && !nan && bits & 0x8000) return 0;
   return bits;
 }
 
@@ -71,7 +78,7 @@ struct Fused {
 // The NaN with which a tensor copy fills what is out of bounds makes the result zero.
 struct FusedOob {
   template <class H> static u16 of(const Ins& i, u16 a, u16 b, u16 c) {
-    return a == 0x7FFF || b == 0x7FFF ? 0 : Fused::of<H>(i, a, b, c);
+    return a == OUT_OF_BOUNDS_NAN || b == OUT_OF_BOUNDS_NAN ? 0 : Fused::of<H>(i, a, b, c);
   }
 };
 
@@ -81,8 +88,8 @@ u16 extreme_of(const Ins& ins, u16 a, u16 b) {
     a = flushed_half<H>(a);
     b = flushed_half<H>(b);
   }
-  u16 sign = (a ^ b) & 0x8000, infinity = static_cast<u16>(H::format.infinity());
-  bool a_nan = (a & 0x7FFF) > infinity, b_nan = (b & 0x7FFF) > infinity;
+  u16 sign = (a ^ b) & 0x8000;
+  bool a_nan = is_nan<H>(a), b_nan = is_nan<H>(b);
   if ((a_nan && b_nan) || (ins.flags & NAN_WINS && (a_nan || b_nan))) return 0x7FFF;
   if (ins.flags & XORSIGN_ABS) {
     a &= 0x7FFF;
@@ -100,10 +107,14 @@ struct Larger {
   template <class H> static u16 of(const Ins& i, u16 a, u16 b) { return extreme_of<H, true>(i, a, b); }
 };
 struct Absolute {
-  template <class H> static u16 of(const Ins& i, u16 a) { return (i.flags & FTZ ? flushed_half<H>(a) : a) & 0x7FFF; }
+  template <class H> static u16 of(const Ins& i, u16 a) {
+    return is_nan<H>(a) ? 0x7FFF : (i.flags & FTZ ? flushed_half<H>(a) : a) & 0x7FFF;
+  }
 };
 struct Negated {
-  template <class H> static u16 of(const Ins& i, u16 a) { return (i.flags & FTZ ? flushed_half<H>(a) : a) ^ 0x8000; }
+  template <class H> static u16 of(const Ins& i, u16 a) {
+    return is_nan<H>(a) ? 0x7FFF : (i.flags & FTZ ? flushed_half<H>(a) : a) ^ 0x8000;
+  }
 };
 
 // A function of halves, on both halves of words.

@@ -42,7 +42,7 @@ T divided(T a, T b) {
 SIM_LANE(MulHi, (T a, T b), high(a, b))
 SIM_LANE(MadHi, (T a, T b, T c), sum(high(a, b), c))
 SIM_LANE(Div, (T a, T b), divided(a, b))
-SIM_LANE(Rem, (T a, T b), b == 0 ? a : std::is_signed_v<T> && b == static_cast<T>(-1) ? 0 : a % b)
+SIM_LANE(Rem, (T a, T b), b == 0 ? T(~T(0)) : std::is_signed_v<T> && b == static_cast<T>(-1) ? 0 : a % b)
 SIM_LANE(Sad, (T a, T b, T c), static_cast<u64>(c) + (a > b ? static_cast<u64>(a) - static_cast<u64>(b)
                                                              : static_cast<u64>(b) - static_cast<u64>(a)))
 // clang-format on
@@ -116,27 +116,25 @@ Form dot_form(const Ins& ins) {
 }
 
 // Sums with a carry in, a carry out or both. The loader appends the carry, a predicate, to what is read and written.
+// A difference is a + ~b + 1: its carry is set where nothing is borrowed.
 template <class T>
 struct Carrying {
   static void run(const Ins& ins, const Lanes& lanes) {
     bool subtracts = ins.op == Op::sub_cc || ins.op == Op::subc;
     bool multiplies = ins.op == Op::madc || ins.op == Op::mad_lo || ins.op == Op::mad_hi;
     int last = ins.form.ins - 1;
-    bool carries = ins.form.in[last] == Kind::pred;
+    bool carries = ins.form.in[last] == Kind::pred, high_half = ins.op == Op::mad_hi || ins.mode == Word::hi;
     u32 out = 0;
     for (int l = 0; l < LANES; ++l) {
       T a = get<T>(lanes.in[0], l), b = get<T>(lanes.in[1], l);
-      T carry = carries ? get<bool>(lanes.in[last], l) : 0;
+      T carry = carries ? get<bool>(lanes.in[last], l) : subtracts;
       if (multiplies) {
-        a = ins.mode == Word::hi ? Carrying::product_high(ins.type, a, b) : static_cast<T>(a * b);
+        a = high_half ? Carrying::product_high(ins.type, a, b) : static_cast<T>(a * b);
         b = get<T>(lanes.in[2], l);
       }
+      if (subtracts) b = static_cast<T>(~b);
       T result;
-      bool over;
-      if (subtracts)
-        over = __builtin_sub_overflow(a, b, &result) | __builtin_sub_overflow(result, carry, &result);
-      else
-        over = __builtin_add_overflow(a, b, &result) | __builtin_add_overflow(result, carry, &result);
+      bool over = __builtin_add_overflow(a, b, &result) | __builtin_add_overflow(result, carry, &result);
       static_cast<Lane<T>*>(lanes.out[0])[l] = result;
       out |= static_cast<u32>(over) << l;
     }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "machine.h"
+#include "numbers.h"
 #include "registers.h"
 #include "tensor_core.h"
 
@@ -15,6 +16,40 @@ namespace {
 enum : int { ARG_D, ARG_A, ARG_B, ARG_C };
 
 constexpr int ROW_WORDS = TILE_BYTES / 4, COLUMNS = 8, MAX_REGISTERS = 8, MAX_DEPTH = 16;
+
+bool is_byte_float(Type type) { return type == Type::e4m3 || type == Type::e5m2; }
+
+u16 half_of(u8 bits, Type type) {
+  return static_cast<u16>(packed(number_of(bits, type == Type::e4m3 ? E4M3 : E5M2), F16, Word::rn));
+}
+
+float half_value(u32 bits) { return f16_of(static_cast<u16>(bits)); }
+
+// 8-bit floats are multiplied as f16, on Hopper: first the lower two bytes of every word, starting from zero, then the
+// upper two, and C is added to that.
+void multiply_halves(const Tile& tile, const u8* a, const u8* b, Fragment sums) {
+  u32 storage[MAX_REGISTERS][LANES] = {}, *registers[MAX_REGISTERS];
+  for (int i = 0; i < MAX_REGISTERS; ++i) registers[i] = storage[i];
+  Fragment products{registers, sums.halves};
+  Tile halves = tile;
+  halves.a = halves.b = Type::f16;
+  halves.depth /= 2;
+  auto widen = [](const u8* bytes, int count, Type type, u16* out) {
+    for (int i = 0; i < count; ++i) out[i] = half_of(bytes[4 * (i / 2) + i % 2], type);
+  };
+  for (int upper : {0, 2}) {
+    alignas(4) u16 halves_a[2 * TILE_ROWS * ROW_WORDS], halves_b[2 * COLUMNS * ROW_WORDS];
+    widen(a + upper, 2 * TILE_ROWS * ROW_WORDS, tile.a, halves_a);
+    widen(b + upper, 2 * COLUMNS * ROW_WORDS, tile.b, halves_b);
+    multiply(halves, reinterpret_cast<const u8*>(halves_a), reinterpret_cast<const u8*>(halves_b), products);
+  }
+  for (u32 row = 0; row < TILE_ROWS; ++row)
+    for (u32 column = 0; column < COLUMNS; ++column) {
+      u32 c = sums.get(row, column), product = products.get(row, column);
+      sums.set(row, column, sums.halves ? f16_bits(half_value(c) + half_value(product))
+                                        : f32_bits(f32_of(c) + f32_of(product)));
+    }
+}
 
 }  // namespace
 
@@ -37,7 +72,8 @@ void Machine::mma_sync(Warp& warp, const Ins& ins) {
   Tile tile{ins.src, ins.src_b, ins.type, ins.m, COLUMNS, ins.k};
   tile.saturate = ins.flags & SATFINITE;
   tile.exclusive = ins.mode == Word::xor_;
-  multiply(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), {registers, ins.type == Type::f16});
+  auto* product = is_byte_float(ins.src) ? multiply_halves : multiply;
+  product(tile, reinterpret_cast<const u8*>(a), reinterpret_cast<const u8*>(b), {registers, ins.type == Type::f16});
   for (int i = 0; i < ins.size(ARG_D); ++i) write<u32>(warp, ins.arg(ARG_D, i), sums[i], ALL);
 }
 

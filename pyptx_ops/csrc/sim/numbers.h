@@ -18,6 +18,11 @@ inline To bits_to(From from) {
 }
 
 constexpr u32 CANONICAL_NAN = 0x7FFFFFFF;
+constexpr float SMALLEST_NORMAL = 0x1p-126f;
+
+// A stand-in for the NaN with which tensor copies fill what is out of bounds, and for which fma.oob gives zero. Its bits
+// are not known; on an H200 0x7FFF, 0x7E00, 0x7FC0 and some hundred others do not have that effect.
+constexpr u16 OUT_OF_BOUNDS_NAN = 0x7FFD;
 
 inline u32 f32_bits(float value) { return value != value ? CANONICAL_NAN : bits_to<u32>(value); }
 inline float f32_of(u32 bits) { return bits_to<float>(bits); }
@@ -109,7 +114,7 @@ inline Number number_of(u64 bits, const FloatFormat& format) {
   bits &= (1ull << format.top()) - 1;
   if (bits > format.largest()) {
     bool infinity = format.infinite && bits == format.infinity();
-    return {infinity ? Number::infinite : Number::nan, negative, 0, bits};
+    return {infinity ? Number::infinite : Number::nan, negative, 0, bits << (64 - format.mantissa)};
   }
   u64 fraction = bits & ((1ull << format.mantissa) - 1);
   int exponent = static_cast<int>(bits >> format.mantissa);

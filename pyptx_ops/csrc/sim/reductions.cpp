@@ -12,9 +12,13 @@ u32 sum_f32(u32 was, u32 x, bool flush) {
   return f32_bits(flushed(flushed(a) + flushed(b)));
 }
 
-u64 sum_f64(u64 was, u64 x) {
-  double sum = bits_to<double>(was) + bits_to<double>(x);
-  return sum != sum ? 0x7FFFFFFFFFFFFFFFull : bits_to<u64>(sum);
+// Memory leaves a NaN as it is; elsewhere an ordinary addition to the value makes it quiet.
+u64 sum_f64(u64 was, u64 x, bool memory) {
+  double a = bits_to<double>(was), b = bits_to<double>(x), sum = a + b;
+  if (sum == sum) return bits_to<u64>(sum);
+  constexpr u64 quiet = 1ull << 51, invalid = 0xFFF8000000000000ull;
+  if (memory) return b != b ? x : a != a ? was : invalid;
+  return a != a ? was | quiet : b != b ? x | quiet : invalid;
 }
 
 // The sum of two halves is rounded twice, which gives what rounding once does.
@@ -47,14 +51,14 @@ u64 reduced_integer(Word op, Type type, u64 was, u64 x) {
 
 }  // namespace
 
-u64 reduced(Word op, Type type, u64 was, u64 x, bool flush) {
+u64 reduced(Word op, Type type, u64 was, u64 x, bool memory) {
   bool adds = op == Word::add;
   switch (type) {
     case Type::f32:
-      if (adds) return sum_f32(static_cast<u32>(was), static_cast<u32>(x), flush);
+      if (adds) return sum_f32(static_cast<u32>(was), static_cast<u32>(x), memory);
       break;
     case Type::f64:
-      if (adds) return sum_f64(was, x);
+      if (adds) return sum_f64(was, x, memory);
       break;
     case Type::f16:
     case Type::bf16: return reduced_half(op, type == Type::bf16, static_cast<u16>(was), static_cast<u16>(x));

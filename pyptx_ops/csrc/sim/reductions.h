@@ -5,7 +5,7 @@
 
 namespace sim {
 
-// The new value of an element. flush: f32 sums take subnormals for zeros, as those in global memory do.
-u64 reduced(Word op, Type type, u64 was, u64 x, bool flush = false);
+// The new value of an element. memory: as global memory adds: f32 sums take subnormals for zeros, a NaN of f64 stays.
+u64 reduced(Word op, Type type, u64 was, u64 x, bool memory = false);
 
 }  // namespace sim
