@@ -107,15 +107,21 @@ class Mutant:
 
         return tuple(changed(param) for param in self.body.kernel.params)
 
+    @property
+    def _run(self) -> tuple[tuple[str, int], ...]:
+        """The statements, behind one that clears the counter."""
+        return ((f"mov.u32 {COUNTER}, 0;", self.body.statements[0].line), *self.statements)
+
+    @property
+    def ptx(self) -> str:
+        return "\n".join([*self.body.head, *EXTRA_REGISTERS, *(text for text, _ in self._run), "}", ""])
+
     def program(self) -> Program:
         """Ready to run; reports name the Python lines of the statements as they were emitted."""
         kernel, instructions = self.body.kernel, _instructions(self.kernel)
-        start = (f"mov.u32 {COUNTER}, 0;", self.body.statements[0].line)
-        statements = (start, *self.statements)
-        lines = [*self.body.head, *EXTRA_REGISTERS, *(text for text, _ in statements), "}"]
-        emitted = [instructions[line] for text, line in statements if not text.endswith(":")]
+        emitted = [instructions[line] for text, line in self._run if not text.endswith(":")]
         return load(
-            "\n".join(lines), block=kernel.block, cluster=kernel.cluster, shared_memory=kernel.dynamic_smem,
+            self.ptx, block=kernel.block, cluster=kernel.cluster, shared_memory=kernel.dynamic_smem,
             instructions=emitted,
         )  # fmt: skip
 

@@ -129,7 +129,7 @@ EXCLUSIONS = (
     Exclusion("stricter wait", "it waits for more, or earlier: slower, and as right", _stricter_wait),
     Exclusion(
         "late arrival",
-        "an mbarrier's arrival may come later: nothing between waits for it, and bytes may come before they are expected",
+        "an arrival may come later: nothing between waits for it, and bytes may come before they are expected",
         _late_arrival,
     ),
     Exclusion(
