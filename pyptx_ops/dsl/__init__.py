@@ -17,9 +17,9 @@ from .instructions import ptx
 from .reg import Global, NotPred, Pred, Reg, RegArray, Var
 from .smem import SharedPlan, SharedRef
 from .trace import Kernel, special
-from .types import Param, TensorMapSpec
+from .types import Im2col, Param, TensorMapSpec
 
 __all__ = [
-    "Global", "Kernel", "NotPred", "Param", "Pred", "Reg", "RegArray", "SharedPlan", "SharedRef", "TensorMapSpec",
+    "Global", "Im2col", "Kernel", "NotPred", "Param", "Pred", "Reg", "RegArray", "SharedPlan", "SharedRef", "TensorMapSpec",
     "TraceError", "Var", "ptx", "special",
 ]  # fmt: skip
