@@ -14,7 +14,7 @@ from pyptx_ops.dsl.sim import SimulationError
 from tests.sim.tools import POLICIES, launch, thread_index
 
 NUMPY = {"u8": np.uint8, "bf16": np.uint16, "i32": np.int32, "f32": np.float32, "u64": np.uint64}
-SIZES, STRIDES = (40, 5, 4, 3, 3), (40, 200, 800, 2400)  # channels, then the dimensions outwards; in elements
+SIZES = (40, 5, 4, 3, 3)  # channels, then the dimensions outwards
 Place = tuple[int, ...]
 
 
@@ -106,7 +106,9 @@ def test_tiles(dtype: str, swizzle: int, op: str | None, rank: int, seed: int) -
     pixels = int(random.integers(1, 60))
     channels = SIZES[0] if kind.itemsize < 8 else 34
     sizes = SIZES[1:rank]
-    strides = [(stride * kind.itemsize + 15) // 16 * 16 for stride in STRIDES[: rank - 1]]
+    strides: list[int] = []
+    for size in (channels * kind.itemsize, *sizes[:-1]):
+        strides.append(-(-size // 16) * 16 if not strides else strides[-1] * size)
     load_at, store_at = (start_in(random, window, sizes) for _ in "ab")
     offsets = tuple(int(random.integers(0, 3)) for _ in range(rank - 2))
     channel = int(random.integers(-1, channels // step)) * step
