@@ -185,10 +185,11 @@ def grouped_gemm(
     the matrices in `grouped_gemm(x, b, offs)`.
 
     Groups may have any size, 0 included. Rows at and past `offs[-1]` are zero in the result, and in the gradient of
-    `a`; the product of an empty part of K is zero. What lies at and past `offs[-1]` in an operand is never used. On CUDA `offs` is
-    read by the kernels only, so that a captured graph can be replayed with other offsets. Products are accumulated in
-    fp32 (fp64 for fp64 inputs), the bias is added to the unrounded sum, and the result is rounded once. Under autocast
-    the inputs are cast to its dtype. The meaning is that of torch.nn.functional.grouped_mm, without its limits.
+    `a`; the product of an empty part of K is zero. What lies at and past `offs[-1]` in an operand is never used. On
+    CUDA `offs` is read by the kernels only, so that a captured graph can be replayed with other offsets. Products are
+    accumulated in fp32 (fp64 for fp64 inputs), the bias is added to the unrounded sum, and the result is rounded once.
+    Under autocast the inputs are cast to its dtype. The meaning is that of torch.nn.functional.grouped_mm, without its
+    limits.
 
     Args:
         a: (M, K); bf16, fp16, fp32 or fp64, any strides. On CUDA, fp32 and fp64 take the reference path.

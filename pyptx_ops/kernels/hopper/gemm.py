@@ -16,7 +16,7 @@ cluster take parts of K; their fp32 parts are added through distributed shared m
 repeat.
 
 With `ragged_k` each group of `offs` is a product over its own part of K, which ends within a K block. Zeros behind the
-end cost nothing: a tensor map sees the operand as windows of tile_k rows of K, window w holding rows w − tile_k … w − 1.
+end cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w holds the rows before row w.
 A block of d ≤ tile_k rows that ends at e is read from window e, from its row tile_k − d on, and what a box has beyond
 the window, the copy fills with zeros. The operands are contiguous along M and N: K may start anywhere.
 """
@@ -243,9 +243,7 @@ def producer(k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barr
             ring.advance()
 
 
-def third_dimension(
-    config: GemmConfig, tile: Tile, k_start: Reg
-) -> tuple[Reg, Reg | int | None, Reg | int | None]:
+def third_dimension(config: GemmConfig, tile: Tile, k_start: Reg) -> tuple[Reg, Reg | int | None, Reg | int | None]:
     """(along K, third of X, third of Y) of a K block's coordinates: groups of the weights, or windows of both."""
     if config.ragged_k:
         first = k_start + tile.k_first
