@@ -58,7 +58,14 @@ def run_page(page: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("docs/kernels.md", 12), ("docs/ops.md", 6), ("docs/simulator.md", 5), ("CONTRIBUTING.md", 1)]
+    ("page", "least"),
+    [
+        ("docs/kernels.md", 12),
+        ("docs/transpiler.md", 3),
+        ("docs/ops.md", 6),
+        ("docs/simulator.md", 5),
+        ("CONTRIBUTING.md", 1),
+    ],
 )
 def test_code(page: str, least: int) -> None:
     assert run_page(ROOT / page) >= least

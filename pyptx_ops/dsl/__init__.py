@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from .errors import TraceError
 from .instructions import ptx
+from .printer import print_module as print
 from .reg import Global, NotPred, Pred, Reg, RegArray, Var
 from .smem import SharedPlan, SharedRef
+from .syntax import PtxSyntaxError, parse, rename
 from .trace import Kernel, special
 from .types import Param, TensorMapSpec
 
 __all__ = [
-    "Global", "Kernel", "NotPred", "Param", "Pred", "Reg", "RegArray", "SharedPlan", "SharedRef", "TensorMapSpec",
-    "TraceError", "Var", "ptx", "special",
+    "Global", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan", "SharedRef",
+    "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "special",
 ]  # fmt: skip

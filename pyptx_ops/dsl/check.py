@@ -154,7 +154,7 @@ def _declared(directive: ir.Directive) -> Iterator[tuple[str, Type]]:
     """The registers of `.reg .b32 %r<4>;` or `.reg .b32 a, b;`."""
     word = directive.tokens[1].lstrip(".")
     kind = TYPES["e2m1x2" if word == "b8" else word]  # the one type that lives in 8-bit registers
-    for name, _, count in re.findall(r"([%$\w]+)(<(\d+)>)?", " ".join(directive.tokens[2:])):
+    for name, _, count in re.findall(r"([%$\w]+)( ?< ?(\d+) ?>)?", " ".join(directive.tokens[2:])):
         if count:
             yield from ((f"{name}{i}", kind) for i in range(int(count)))
         else:

@@ -12,8 +12,9 @@ from typing import NamedTuple, Union
 from .errors import Location
 
 __all__ = [
-    "Address", "Block", "Comment", "Directive", "Function", "Immediate", "Instruction", "Label", "Location", "Module",
-    "Negated", "Operand", "Pair", "Register", "Statement", "Symbol", "TensorCoordinates", "Vector",
+    "Address", "Arguments", "Block", "Comment", "Directive", "Expression", "Function", "Immediate", "Instruction",
+    "Label", "Location", "Module", "Negated", "Operand", "Pair", "Register", "Sampled", "Statement", "Symbol",
+    "TensorCoordinates", "Vector",
 ]  # fmt: skip
 
 
@@ -54,11 +55,18 @@ class Pair(NamedTuple):
     second: Operand
 
 
-class Address(NamedTuple):
-    """`[base]` or `[base+offset]`; the offset is kept as it is spelled, "" for none."""
+class Expression(NamedTuple):
+    """A constant expression, or anything else between two commas that has no node of its own, as its tokens."""
 
-    base: Union[Register, Symbol, Immediate]
+    tokens: tuple[str, ...]
+
+
+class Address(NamedTuple):
+    """`[base]`, `[base+offset]`, or with plus "" `[base-8]`; the offset is kept as it is spelled, "" for none."""
+
+    base: Union[Register, Symbol, Immediate, Expression]
     offset: str = ""
+    plus: str = "+"
 
 
 class TensorCoordinates(NamedTuple):
@@ -68,20 +76,40 @@ class TensorCoordinates(NamedTuple):
     coordinates: Vector
 
 
-Operand = Union[Register, Symbol, Immediate, Negated, Vector, Pair, Address, TensorCoordinates]
+class Sampled(NamedTuple):
+    """`[texture, sampler, {c0, c1, …}]`."""
+
+    texture: Operand
+    sampler: Operand
+    coordinates: Vector
+
+
+class Arguments(NamedTuple):
+    """`(a, b, …)`: what a call passes or gets back."""
+
+    elements: tuple[Operand, ...]
+
+
+Operand = Union[
+    Register, Symbol, Immediate, Negated, Vector, Pair, Address, TensorCoordinates, Sampled, Arguments, Expression
+]
 
 
 Trivia = Union[tuple[str, ...], None]
 
 
 class Instruction(NamedTuple):
-    """`@guard opcode operands;` with the opcode spelled in full, modifiers included."""
+    """`@guard opcode operands;` with the opcode spelled in full, modifiers included.
+
+    split: the lengths of the opcode's pieces, where white space tears it apart.
+    """
 
     opcode: str
     operands: tuple[Operand, ...]
     guard: Union[Register, Negated, None] = None
     location: Union[Location, None] = None
     trivia: Trivia = None
+    split: tuple[int, ...] = ()
 
 
 class Label(NamedTuple):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate, chain
 
 from .ir import (
     Address,
+    Arguments,
     Block,
     Comment,
     Directive,
+    Expression,
     Function,
     Immediate,
     Instruction,
@@ -18,6 +21,7 @@ from .ir import (
     Operand,
     Pair,
     Register,
+    Sampled,
     Statement,
     Symbol,
     TensorCoordinates,
@@ -29,7 +33,71 @@ __all__ = ["print_module", "print_operand", "tokens"]
 
 def print_module(module: Module) -> str:
     """The PTX text of a module."""
-    return "".join(_print(statement, "") for statement in module.statements) + module.trailing
+    out: list[str] = []
+    words = _Words()
+    todo = [(iter(module.statements), "", "")]  # blocks that are open: what is left of them, their end, their indent
+    while todo:
+        body, end, indent = todo[-1]
+        for node in body:
+            if isinstance(node, Instruction) and node.trivia is not None:
+                out += _laid_out(node, words)
+            elif isinstance(node, (Directive, Label)) and node.trivia is not None:
+                flat = node.tokens if isinstance(node, Directive) else (node.name, ":")
+                out += chain.from_iterable(zip(node.trivia, flat, strict=True))
+            elif isinstance(node, (Block, Function)):
+                start, block, end, indent = _opened(node, indent)
+                out.append(start)
+                todo.append((iter(block.body), end, indent))
+                break
+            else:
+                out.append(_canonical(node, indent))
+        else:
+            todo.pop()
+            out.append(end)
+    return "".join(out) + module.trailing
+
+
+class _Words(dict[Operand, tuple[str, ...]]):
+    """An operand -> its tokens and a comma."""
+
+    def __missing__(self, operand: Operand) -> tuple[str, ...]:
+        words = self[operand] = (*tokens(operand), ",")
+        return words
+
+
+def _laid_out(node: Instruction, words: _Words) -> Iterator[str]:
+    """An instruction as it was read; where its tokens are other ones than it had, with what stood before it only."""
+    opcode, operands, guard, _, trivia, split = node
+    assert trivia is not None
+    flat = [opcode, *chain.from_iterable(map(words.__getitem__, operands))]
+    if operands:
+        flat[-1] = ";"
+    else:
+        flat.append(";")
+    if split:
+        flat[:1] = _pieces(opcode, split)
+    if guard is not None:
+        flat[:0] = ["@", guard.name] if isinstance(guard, Register) else ["@", "!", guard.operand.name]
+    if len(flat) != len(trivia):
+        return iter((trivia[0], _canonical(node, "")[:-1]))
+    return chain.from_iterable(zip(trivia, flat))
+
+
+def _pieces(opcode: str, split: tuple[int, ...]) -> list[str]:
+    return [opcode[end - length : end] for end, length in zip(accumulate(split), split)]
+
+
+def _opened(node: Block | Function, indent: str) -> tuple[str, Block, str, str]:
+    """A block up to its brace, its block, its closing brace, and the indent of what is in it."""
+    block = node.body if isinstance(node, Function) else node
+    head = ""
+    if isinstance(node, Function):
+        head = f"\n{_flat(node.head)}\n" if node.trivia is None else ""
+        head = head or "".join([space + word for space, word in zip(node.trivia or (), node.head, strict=True)])
+        indent = ""
+    if block.trivia is not None:
+        return head + block.trivia[0] + "{", block, block.trivia[1] + "}", ""
+    return f"{head}{indent}{{\n", block, f"{indent}}}\n", indent + "    "
 
 
 def print_operand(operand: Operand) -> str:
@@ -42,13 +110,19 @@ def print_operand(operand: Operand) -> str:
         return "{" + ", ".join([print_operand(e) for e in operand.elements]) + "}"
     if isinstance(operand, Address):
         base = print_operand(operand.base)
-        return f"[{base}+{operand.offset}]" if operand.offset else f"[{base}]"
+        return f"[{base}{operand.plus}{operand.offset}]" if operand.offset else f"[{base}]"
     if isinstance(operand, Negated):
         return "!" + operand.operand.name
     if isinstance(operand, Pair):
         return f"{print_operand(operand.first)}|{print_operand(operand.second)}"
     if isinstance(operand, TensorCoordinates):
         return f"[{print_operand(operand.map)}, {print_operand(operand.coordinates)}]"
+    if isinstance(operand, Sampled):
+        return f"[{', '.join(map(print_operand, operand))}]"
+    if isinstance(operand, Arguments):
+        return f"({', '.join(map(print_operand, operand.elements))})"
+    if isinstance(operand, Expression):
+        return "".join(operand.tokens)
     raise TypeError(f"not an operand: {operand!r}")
 
 
@@ -72,17 +146,27 @@ def tokens(node: Statement | Operand) -> Iterator[str]:
         yield "["
         yield from tokens(node.base)
         if node.offset:
-            yield from ("+", node.offset)
+            yield from (node.plus, node.offset) if node.plus else (node.offset,)
         yield "]"
     elif isinstance(node, TensorCoordinates):
         yield "["
         yield from _separated((node.map, node.coordinates))
         yield "]"
+    elif isinstance(node, Sampled):
+        yield "["
+        yield from _separated(node)
+        yield "]"
+    elif isinstance(node, Arguments):
+        yield "("
+        yield from _separated(node.elements)
+        yield ")"
+    elif isinstance(node, Expression):
+        yield from node.tokens
     elif isinstance(node, Instruction):
         if node.guard is not None:
             yield "@"
             yield from tokens(node.guard)
-        yield node.opcode
+        yield from _pieces(node.opcode, node.split) if node.split else (node.opcode,)
         yield from _separated(node.operands)
         yield ";"
     elif isinstance(node, Label):
@@ -100,11 +184,10 @@ def _separated(operands: tuple[Operand, ...]) -> Iterator[str]:
         yield from tokens(operand)
 
 
-def _print(node: Statement, indent: str) -> str:
+def _canonical(node: Statement, indent: str) -> str:
+    """A statement without a body, in the canonical layout."""
     if isinstance(node, Comment):
         return f"{indent}// {node.text}\n"
-    if node.trivia is not None:
-        return _print_with_trivia(node)
     if isinstance(node, Instruction):
         guard = ""
         if node.guard is not None:
@@ -113,28 +196,13 @@ def _print(node: Statement, indent: str) -> str:
         return f"{indent}{guard}{node.opcode}{' ' if operands else ''}{operands};\n"
     if isinstance(node, Label):
         return f"{node.name}:\n"
-    if isinstance(node, Directive):
-        return f"{indent}{_canonical(node.tokens)}\n"
-    if isinstance(node, Block):
-        body = "".join([_print(s, indent + "    ") for s in node.body])
-        return f"{indent}{{\n{body}{indent}}}\n"
-    return f"\n{_canonical(node.head)}\n{_print(node.body, '')}"
+    assert isinstance(node, Directive)
+    return f"{indent}{_flat(node.tokens)}\n"
 
 
-def _canonical(words: tuple[str, ...]) -> str:
+def _flat(words: tuple[str, ...]) -> str:
     """Directive tokens with one space between words and none around punctuation that binds."""
     text = " ".join(words)
     for mark in (",", ";", ")", "]"):
         text = text.replace(f" {mark}", mark)
     return text.replace("( ", "(").replace(" [", "[").replace("[ ", "[").replace(" < ", "<").replace(" >", ">")
-
-
-def _print_with_trivia(node: Statement) -> str:
-    trivia = node.trivia  # type: ignore[union-attr]
-    assert trivia is not None
-    if isinstance(node, Block):
-        return trivia[0] + "{" + "".join([_print(s, "") for s in node.body]) + trivia[1] + "}"
-    if isinstance(node, Function):
-        head = "".join([space + word for space, word in zip(trivia, node.head)])
-        return head + _print(node.body, "")
-    return "".join([space + word for space, word in zip(trivia, tokens(node), strict=True)])

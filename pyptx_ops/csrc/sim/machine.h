@@ -15,6 +15,7 @@ class Machine {
   void trace_open();
   u64 executed = 0;
   std::vector<Event> events;  // where the launch is traced
+  std::vector<Traffic> traffic() const;
 
  private:
   const Program& program_;
@@ -33,6 +34,7 @@ class Machine {
   u32 scratch32_[8][LANES];
   u64 scratch64_[8][LANES];
   int next_scratch_ = 0;
+  std::vector<Traffic> traffic_;  // by instruction and kind, where that is counted
   int lane_ = -1;  // the lane at fault, for reports
   std::pair<const Warp*, u64> turn_{nullptr, 0};  // whose it is, and since when
 
@@ -87,6 +89,12 @@ class Machine {
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+
+  // lints.cpp
+  void count(const Ins& ins, Traffic::Kind kind, u64 done, u64 least);
+  void lint(const Ins& ins, const u64* address, u32 mask, u32 bytes);
+  void lint_shared(const Ins& ins, const u64* address, u32 mask, u32 bytes);
+  void lint_global(const Ins& ins, const u64* address, u32 mask, u32 bytes);
 
   // atomics.cpp
   void atomic(Warp& warp, const Ins& ins, u32 mask);

@@ -31,6 +31,7 @@ Machine::Machine(const Program& program, Launch launch, Settings settings)
       random_(settings.seed * 4 + static_cast<u64>(settings.policy)) {
   for (int d = 0; d < 3; ++d)
     if (launch_.grid[d] % program.cluster_shape[d]) throw Problem("launch", "the grid is no multiple of the cluster");
+  if (settings_.lint) traffic_.resize(program.code.size() * Traffic::KINDS);
   u64 variables = program.memory.size() - MEMORY_ALIGN - program.constant_bytes;
   if (variables) launch_.segments.push_back({program.memory_base() + program.constant_bytes, variables});
 }
