@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <cstring>
+#include <set>
 
 #include "forms.h"
 #include "machine.h"
@@ -82,6 +83,17 @@ Ins read_instruction(Words& words, const Program& program) {
   return ins;
 }
 
+// The accumulators of all wgmmas, and what they read A from.
+std::vector<int> fragments_of(const Program& program) {
+  std::set<int> found;
+  for (const Ins& ins : program.code) {
+    if (ins.op != Op::wgmma) continue;
+    for (int arg : {int(WGMMA_D), int(WGMMA_A)})
+      for (int i = 0; i < ins.size(arg) && ins.size(arg) > 1; ++i) found.insert(ins.arg(arg, i).slot);
+  }
+  return {found.begin(), found.end()};
+}
+
 std::unique_ptr<Program> read_program(Words words, std::string names) {
   auto program = std::make_unique<Program>();
   for (u32& size : program->block) size = static_cast<u32>(words.next());
@@ -114,6 +126,7 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
       throw;
     }
   }
+  program->fragments = fragments_of(*program);
   return program;
 }
 
