@@ -101,6 +101,7 @@ def _own(config: Any) -> Iterator[Trial]:
     if isinstance(config, GemmConfig):
         yield from _gemms(config)
     if isinstance(config, RmsNormConfig):
+        yield AnyRows(NormTrial(config, config.rows + 1, config.team // 2 * config.width, form="sliced"))
         for access in range(config.vectors + config.wide * TAIL[config.width]):
             hidden = (access * config.team + config.team // 2) * config.width
             yield AnyRows(NormTrial(config, config.rows + 1, hidden))
