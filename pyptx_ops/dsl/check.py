@@ -15,7 +15,7 @@ from .isa.row import Form, FormError, Operand, Requirement, Row, Value
 from .trace import has_target
 from .types import SPECIAL_REGISTERS, TYPES, Type
 
-__all__ = ["Problem", "check_module", "forms_of"]
+__all__ = ["Problem", "check_module", "forms_of", "spellings"]
 
 
 class Problem(NamedTuple):
@@ -39,18 +39,27 @@ for _row in ROWS:
     _ROWS_BY_WORD.setdefault(re.split(r"[.{]", _row.spelling, maxsplit=1)[0], []).append(_row)
 
 
+Spelling = tuple[Form, dict[str, Value], frozenset[str]]
+"""A form, its modifiers, and the optional operands that it has."""
+
+
 @cache
-def forms_of(opcode: str) -> tuple[Form, ...]:
+def spellings(opcode: str) -> tuple[Spelling, ...]:
     """Every form that is spelled like this; forms of one spelling differ in their operands."""
-    found: list[Form] = []
+    found: list[Spelling] = []
     for row in _ROWS_BY_WORD.get(opcode.split(".", 1)[0], ()):
         values = row.match(opcode)
         if values is not None:
-            found += _forms(row, values)
+            found += _spellings(row, values)
     return tuple(found)
 
 
-def _forms(row: Row, matched: Mapping[str, Value]) -> Iterator[Form]:
+def forms_of(opcode: str) -> tuple[Form, ...]:
+    """Every form that is spelled like this."""
+    return tuple([form for form, _, _ in spellings(opcode)])
+
+
+def _spellings(row: Row, matched: Mapping[str, Value]) -> Iterator[Spelling]:
     """The forms of a row with these modifiers: one for each value of an unspelled slot, each set of free operands."""
     bound = {s.operand for s in row.segments if not isinstance(s, str) and s.operand}
     given = {s.operand for s in row.segments if not isinstance(s, str) and s.operand and matched[s.name]}
@@ -59,8 +68,9 @@ def _forms(row: Row, matched: Mapping[str, Value]) -> Iterator[Form]:
     for choice in product(*[s.choices for s in unspelled]):
         values = {**matched, **dict(zip([s.name for s in unspelled], choice))}
         for picks in product((False, True), repeat=len(free)):
+            chosen = frozenset({*given, *(n for n, pick in zip(free, picks) if pick)})
             try:
-                yield row.form(values, frozenset({*given, *(n for n, pick in zip(free, picks) if pick)}))
+                yield row.form(values, chosen), values, chosen
             except FormError:
                 continue
 

@@ -17,7 +17,7 @@ from .errors import TraceError, user_location
 from .ir import Address, Immediate, Instruction, Pair, Register, Symbol, TensorCoordinates, Vector
 from .isa import ROWS
 from .isa.row import Form, FormError, Operand, Row
-from .reg import Global, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var
+from .reg import Global, Literal, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var
 from .smem import SharedRef
 from .trace import Kernel, current_kernel
 from .types import TYPES
@@ -97,6 +97,8 @@ def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
         return value.operand
     if isinstance(value, Global):
         return Symbol(value.name)
+    if isinstance(value, Literal):
+        return value.operand
     return _literal(form, operand, value)
 
 
@@ -137,8 +139,10 @@ def _address(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Addres
     )
 
 
-def _immediate(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Immediate:
+def _immediate(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
     bounds = operand.bounds
+    if isinstance(value, Literal):
+        return value.operand
     if isinstance(value, int) and not isinstance(value, bool) and _within(bounds, value):
         return Immediate(str(value))
     span = f" {_span(bounds)}" if bounds else ""
