@@ -23,9 +23,12 @@ def run(
     seed: int,
     limit: int,
     trace: bool,
+    lint: bool,
     /,
-) -> tuple[int, tuple[str, str, int, str, list[tuple[int, str]]] | None, bytes]:
-    """Runs a grid: (warp instructions executed, problem or None, what happened when, if that is asked for).
+) -> tuple[int, tuple[str, str, int, str, list[tuple[int, str]]] | None, bytes, bytes]:
+    """Runs a grid: (warp instructions executed, problem or None, what happened when, what accesses took).
+
+    The last two are empty unless they are asked for.
 
     A problem: its kind, message, PTX line, where, and (line, text) of who else was involved.
 

@@ -29,14 +29,16 @@ from typing import Any, NamedTuple
 import torch
 
 from pyptx_ops.dsl import Kernel
-from pyptx_ops.dsl.sim import POLICIES, SimulationError
+from pyptx_ops.dsl.sim import POLICIES, Lints, SimulationError
 from pyptx_ops.dsl.sim.ptx import PtxError
 from pyptx_ops.simulator import launch_kernel, simulate
+from pyptx_ops.tables import table
 from pyptx_ops.trials import CONFIGS, Trial, trials_of
 from pyptx_ops.trials.inputs import Source
 from pyptx_ops.trials.simulated import simulated
 
 SIZES = ("rows", "columns", "hidden", "depth")  # of trials, in the order in which --size gives them
+LINTS_SHOWN = 20
 DTYPES = {
     "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64,
     "u8": torch.uint8, "s32": torch.int32, "s64": torch.int64,
@@ -90,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add("--multiprocessors", type=int, default=4, metavar="N", help="that the ops plan for (%(default)s)")
     add("--limit", type=int, default=200_000_000, metavar="N", help="warp instructions of a launch (%(default)s)")
     add("--trace", metavar="FILE", help="a timeline of the last run, for Perfetto: ui.perfetto.dev")
+    add("--lint", action="store_true", help="count bank conflicts and sectors of accesses, the worst first")
     add("--grid", default="1", metavar="X[,Y[,Z]]", help="CTAs, for a function that returns a kernel")
     add("--args", nargs="*", default=[], metavar="ARG", help="its arguments: numbers, and tensors like f32[100]")
     return result
@@ -97,10 +100,10 @@ def parser() -> argparse.ArgumentParser:
 
 def simulate_job(job: Job, target: str, schedules: Sequence[tuple[int, str]], given: argparse.Namespace) -> bool:
     """Runs every problem of a job under every schedule, up to the first failure, and tells what came of it."""
-    executed = 0
+    executed, lints = 0, Lints()
     for problem, (seed, policy) in product(job.problems, schedules):
         options = {"policy": policy, "multiprocessors": given.multiprocessors, "limit": given.limit}
-        options["trace"] = given.trace
+        options |= {"trace": given.trace, "lint": lints if given.lint else False}
         try:
             executed += problem.run(seed, **options)
         except (SimulationError, AssertionError, RuntimeError) as error:
@@ -111,7 +114,34 @@ def simulate_job(job: Job, target: str, schedules: Sequence[tuple[int, str]], gi
             return False
     runs = len(job.problems) * len(schedules)
     print(f"{job.name}: {runs} runs, {executed} warp instructions, nothing found")
+    if given.lint:
+        print(lint_table(lints))
     return True
+
+
+def lint_table(lints: Lints) -> str:
+    """The accesses that took more than the least, and what the others did."""
+    worse = [access for access in lints.accesses if access.excess]
+    rows = [
+        [
+            a.kind,
+            a.runs,
+            f"{a.done} {a.unit}",
+            a.least,
+            f"{a.ratio:.2f}",
+            a.place.python or a.kernel,
+            a.place.line,
+            a.place.ptx,
+        ]
+        for a in worse[:LINTS_SHOWN]
+    ]
+    text = f"{len(lints.accesses) - len(worse)} of {len(lints.accesses)} accesses took no more than the least"
+    if not rows:
+        return text
+    header = ("memory", "runs", "took", "least", "ratio", "at", "line", "PTX")
+    return "\n".join(
+        [table(header, rows), *([f"and {len(worse) - len(rows)} more"] if worse[len(rows) :] else []), text]
+    )
 
 
 def _again(job: Job, target: str, seed: int, policy: str, given: argparse.Namespace) -> str:

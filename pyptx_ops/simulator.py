@@ -22,7 +22,7 @@ import torch
 from . import launch
 from .dsl import Kernel
 from .dsl.ir import Function, Instruction
-from .dsl.sim import Program, Timeline, load, map_words, run
+from .dsl.sim import Lints, Program, Timeline, load, map_words, run
 from .dsl.types import Param
 from .kernels.hopper.families import FAMILIES
 from .manifest import Manifest, ManifestError
@@ -39,14 +39,14 @@ class SimulatedLauncher:
     seed, policy: of the order in which warps and asynchronous operations take place (`dsl.sim.POLICIES`).
     multiprocessors: how many the kernels are told of; few make persistent kernels take several tiles per CTA.
     limit: warp instructions of a launch after which it is taken to be endless.
-    timeline: to which launches are added.
+    timeline, lints: to which launches are added.
     """
 
     def __init__(
         self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000,
-        timeline: Timeline | None = None,
+        timeline: Timeline | None = None, lints: Lints | None = None,
     ):  # fmt: skip
-        self.timeline = timeline
+        self.timeline, self.lints = timeline, lints
         self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
         self.executed = 0  # warp instructions so far
         self.launches: Counter[str] = Counter()  # of each kernel
@@ -84,6 +84,7 @@ class SimulatedKernel:
         launcher.executed += run(
             self.program, grid, params, maps, storages(tensors),
             policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, timeline=launcher.timeline,
+            lints=launcher.lints,
         )  # fmt: skip
 
     def prepare(self, device: int, /) -> None:
@@ -183,6 +184,7 @@ def simulate(
     multiprocessors: int = 4,
     limit: int = 200_000_000,
     trace: str | Path | None = None,
+    lint: bool | Lints = False,
 ) -> Iterator[SimulatedLauncher]:
     """Inside the block the ops run their Hopper kernels on CPU tensors of bf16 and fp16, in this process only.
 
@@ -193,12 +195,15 @@ def simulate(
         multiprocessors: how many the ops plan for.
         limit: warp instructions of one launch after which it is taken to be endless.
         trace: a file for a timeline of the launches, which Perfetto and Chrome show; written when the block ends.
+        lint: whether bank conflicts and sectors of accesses are counted, in the launcher's `lints`; or where to add
+            them.
 
     Raises (in an op): pyptx_ops.dsl.sim.SimulationError at the first thing that a kernel must not do.
     """
     timeline = None if trace is None else Timeline()
+    lints = lint if isinstance(lint, Lints) else Lints() if lint else None
     try:
-        with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit, timeline)) as launcher:
+        with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit, timeline, lints)) as launcher:
             assert isinstance(launcher, SimulatedLauncher)
             yield launcher
     finally:

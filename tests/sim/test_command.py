@@ -62,7 +62,8 @@ def test_kernels_of_the_package(capsys) -> None:
     assert main(["sim", "swiglu_*_pairs*", "rms_norm_bf16_w8_8x2", "--policy", "eager", "--seeds", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "swiglu_bf16_pairs_256x2", "swiglu_f16_pairs_256x2", "rms_norm_bf16_w8_8x2",
+        "swiglu_bf16_pairs_256x2", "swiglu_f16_pairs_256x2", "swiglu_bwd_bf16_pairs_256x2",
+        "swiglu_bwd_f16_pairs_256x2", "rms_norm_bf16_w8_8x2",
     ]  # fmt: skip
     assert all("10 runs," in line and line.endswith("nothing found") for line in lines)
 

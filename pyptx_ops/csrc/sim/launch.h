@@ -16,11 +16,18 @@ struct Segment {
   u64 base, size;
 };
 
+// What the accesses of an instruction took in all, and the least that would have done: wavefronts of shared memory, or
+// sectors of global memory.
+struct Traffic {
+  enum Kind : s64 { shared, global, KINDS };
+  s64 kind, line, runs, done, least;
+};
+
 struct Settings {
   Policy policy = Policy::lazy;
   u64 seed = 0;
   u64 limit = 0;  // instructions of warps, 0 for none
-  bool trace = false;
+  bool trace = false, lint = false;
 };
 
 struct Launch {

@@ -138,6 +138,7 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
     address[l] = base[l] + static_cast<u64>(place.offset);
     if (narrow) address[l] = static_cast<u32>(address[l]);
   }
+  if (settings_.lint) lint(ins, address, mask, total);
   const u64* values[8] = {};
   u64 loaded[8][LANES];
   if (!load)
@@ -172,6 +173,11 @@ void Machine::matrix(Warp& warp, const Ins& ins, u32 mask) {
   const Operand& place = ins.arg(load ? 1 : 0);
   int data = load ? 0 : 1, count = ins.size(data);
   const u32* address = read<u32>(warp, place, mask);
+  if (settings_.lint) {
+    u64 rows[LANES];
+    for (int l = 0; l < 8 * count; ++l) rows[l] = static_cast<u32>(address[l] + place.offset);
+    lint(ins, rows, static_cast<u32>((1ull << (8 * count)) - 1), 16);
+  }
   for (int i = 0; i < count; ++i) {
     u8* rows[8];
     for (int r = 0; r < 8; ++r) {

@@ -1,7 +1,7 @@
 // pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
 //
 //   program = compile(words, names, memory)   words: the kernel as the loader encodes it, int64
-//   executed, problem, events = run(program, grid, params, maps, segments, policy, seed, limit, trace)
+//   executed, problem, events, traffic = run(program, grid, params, maps, segments, policy, seed, limit, trace, lint)
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <cstring>
+#include <set>
 
 #include "forms.h"
 #include "machine.h"
@@ -82,6 +83,17 @@ Ins read_instruction(Words& words, const Program& program) {
   return ins;
 }
 
+// The accumulators of all wgmmas, and what they read A from.
+std::vector<int> fragments_of(const Program& program) {
+  std::set<int> found;
+  for (const Ins& ins : program.code) {
+    if (ins.op != Op::wgmma) continue;
+    for (int arg : {int(WGMMA_D), int(WGMMA_A)})
+      for (int i = 0; i < ins.size(arg) && ins.size(arg) > 1; ++i) found.insert(ins.arg(arg, i).slot);
+  }
+  return {found.begin(), found.end()};
+}
+
 std::unique_ptr<Program> read_program(Words words, std::string names) {
   auto program = std::make_unique<Program>();
   for (u32& size : program->block) size = static_cast<u32>(words.next());
@@ -114,6 +126,7 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
       throw;
     }
   }
+  program->fragments = fragments_of(*program);
   return program;
 }
 
@@ -182,15 +195,21 @@ PyObject* problem_of(const Problem& problem) {
   return Py_BuildValue("(ssisN)", problem.kind.c_str(), problem.what(), problem.line, problem.where.c_str(), others);
 }
 
+template <class T>
+PyObject* bytes_of(const std::vector<T>& items) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(items.data()),
+                                   static_cast<Py_ssize_t>(items.size() * sizeof(T)));
+}
+
 PyObject* run_program(PyObject*, PyObject* args) {
   PyObject* capsule;
   const char *params, *maps, *segments;
   Py_ssize_t params_size, maps_size, segments_size;
   unsigned grid[3];
-  int policy, trace;
+  int policy, trace, lint;
   unsigned long long seed, limit;
-  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKKp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
-                        &maps_size, &segments, &segments_size, &policy, &seed, &limit, &trace))
+  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKKpp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
+                        &maps_size, &segments, &segments_size, &policy, &seed, &limit, &trace, &lint))
     return nullptr;
   const auto* program = static_cast<const Program*>(PyCapsule_GetPointer(capsule, CAPSULE));
   if (!program) return nullptr;
@@ -198,11 +217,12 @@ PyObject* run_program(PyObject*, PyObject* args) {
   std::unique_ptr<Problem> found;
   std::string failure;
   std::vector<Event> events;
+  std::vector<Traffic> traffic;
   PyThreadState* state = PyEval_SaveThread();
   try {
     Launch launch = read_launch(words_of(maps, maps_size), words_of(segments, segments_size), params, params_size);
     std::memcpy(launch.grid, grid, sizeof grid);
-    Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit, trace != 0});
+    Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit, trace != 0, lint != 0});
     try {
       machine.run();
     } catch (const Problem& problem) {
@@ -211,6 +231,7 @@ PyObject* run_program(PyObject*, PyObject* args) {
     executed = machine.executed;
     if (trace) machine.trace_open();
     events = std::move(machine.events);
+    traffic = machine.traffic();
   } catch (const Problem& problem) {
     found = std::make_unique<Problem>(problem);
   } catch (const std::exception& error) {
@@ -222,8 +243,8 @@ PyObject* run_program(PyObject*, PyObject* args) {
     return nullptr;
   }
   PyObject* told = found ? problem_of(*found) : Py_BuildValue("");
-  return Py_BuildValue("(KNy#)", executed, told, events.empty() ? "" : reinterpret_cast<const char*>(events.data()),
-                       static_cast<Py_ssize_t>(events.size() * sizeof(Event)));
+  PyObject *slices = bytes_of(events), *accesses = bytes_of(traffic);
+  return Py_BuildValue("(KNNN)", executed, told, slices, accesses);
 }
 
 PyObject* set_vectors(PyObject*, PyObject* wanted) {
@@ -237,7 +258,7 @@ PyMethodDef methods[] = {
     {"use_vectors", set_vectors, METH_O, "Whether kernels compiled from now on use AVX2 and FMA; whether they do."},
     {"compile", compile_program, METH_VARARGS,
      "The program of encoded words, the names of its registers, and the module's memory."},
-    {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None, events)."},
+    {"run", run_program, METH_VARARGS, "Runs a grid; (instructions, problem or None, events, traffic)."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -31,6 +31,7 @@ Machine::Machine(const Program& program, Launch launch, Settings settings)
       random_(settings.seed * 4 + static_cast<u64>(settings.policy)) {
   for (int d = 0; d < 3; ++d)
     if (launch_.grid[d] % program.cluster_shape[d]) throw Problem("launch", "the grid is no multiple of the cluster");
+  if (settings_.lint) traffic_.resize(program.code.size() * Traffic::KINDS);
   u64 variables = program.memory.size() - MEMORY_ALIGN - program.constant_bytes;
   if (variables) launch_.segments.push_back({program.memory_base() + program.constant_bytes, variables});
 }
@@ -44,8 +45,9 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
   warp.groups[0].mask = warp.alive;
   warp.file.assign(program_.file_bytes, 0xCB);
   warp.valid.assign(program_.slots.size(), 0);
-  warp.touched.assign(program_.slots.size(), 0);
   warp.busy.assign(program_.slots.size(), 0);
+  if (!program_.fragments.empty()) warp.fragments.resize(program_.slots.size());
+  warp.shown = program_.fragments;
   warp.registers = program_.registers;
   warp.actor = cta.rank * static_cast<u32>(cta.warps.size()) + static_cast<u32>(index);
   for (const Preset& preset : program_.presets) {

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from ... import _sim
 from ..types import TensorMapSpec
+from .lints import Lints
 from .loader import Program
+from .places import Place, place_of
 from .timeline import Timeline
 
 __all__ = ["POLICIES", "Report", "SimulationError", "map_words", "run"]
@@ -24,22 +26,6 @@ MAP_TYPES = {
 """Element types of tensor maps by the codes of tensormap.replace."""
 
 OTHERS_SHOWN = 12
-PTX_SHOWN = 160  # characters of a line
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of PTX with the Python line that emitted it, and what is said of it."""
-
-    line: int
-    ptx: str
-    python: str
-    text: str = ""
-
-    def __str__(self) -> str:
-        shown = f"{self.python}: " if self.python else ""
-        ptx = self.ptx if len(self.ptx) <= PTX_SHOWN else self.ptx[:PTX_SHOWN] + " …"
-        return f"{shown}PTX line {self.line}: {ptx}"
 
 
 @dataclass(frozen=True)
@@ -96,33 +82,30 @@ def run(
     seed: int = 0,
     limit: int = 0,
     timeline: Timeline | None = None,
+    lints: Lints | None = None,
 ) -> int:
     """Run a grid and return how many warp instructions it took. Raises SimulationError.
 
     params: the parameters as they lie in memory.  maps: `map_words` of each tensor map.
     segments: (address, bytes) of the memory that the kernel may touch.
     limit: warp instructions after which a loop is taken to be endless; 0 for none.
-    timeline: to which the launch is added, also where it ends in a report.
+    timeline, lints: to which the launch is added, also where it ends in a report.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy is one of {', '.join(POLICIES)}, got {policy!r}")
     flat = array("q", [word for segment in segments for word in segment])
-    executed, problem, events = _sim.run(
+    executed, problem, events, traffic = _sim.run(
         program.handle, grid, params, array("q", maps).tobytes(), flat.tobytes(), POLICIES.index(policy), seed, limit,
-        timeline is not None,
+        timeline is not None, lints is not None,
     )  # fmt: skip
     if timeline is not None:
         timeline.add(program, grid, events, executed)
+    if lints is not None:
+        lints.add(program, traffic)
     if problem is not None:
         kind, message, line, where, others = problem
-        place = _place(program, line) if line else None
+        place = place_of(program, line) if line else None
         raise SimulationError(
-            Report(program.name, kind, message, where, place, tuple(_place(program, n, text) for n, text in others))
+            Report(program.name, kind, message, where, place, tuple(place_of(program, n, text) for n, text in others))
         )
     return executed
-
-
-def _place(program: Program, line: int, text: str = "") -> Place:
-    location = program.locations.get(line)
-    python = f"{location.file}:{location.line}" if location else ""
-    return Place(line, program.lines.get(line, "?"), python, text)
