@@ -14,12 +14,14 @@ from .check import spellings
 from .errors import TraceError
 from .isa.row import Form, Operand
 from .namespace import Overloads, overloads, python_name
-from .pycode import Argument, Display, quoted
+from .pycode import Argument, Display, identifier, quoted
 from .reg import LITERAL
 from .types import SPECIAL_REGISTERS, TYPES, Type
 
 __all__ = ["Call", "Known", "Scope", "call_of"]
 
+PARAMETER = re.compile(r"param_\d+$", re.ASCII)
+LONG = 40  # characters
 DECIMAL = re.compile(r"-?[1-9]\d*|0", re.ASCII)
 
 
@@ -42,17 +44,39 @@ class Scope:
     def __init__(self) -> None:
         self._blocks: list[dict[str, tuple[Type, str, int]]] = [{}]  # name or prefix -> type, Python, size or 0
         self._found: dict[str, Known | None] = {}
+        self.taken: set[str] = set()
+        self.bound: dict[str, str] = {}  # long symbols, and the Python names that stand for them
+        self.unbound: list[tuple[str, str]] = []  # those that are still to be written
+
+    def start(self, taken: set[str]) -> None:
+        """A function starts, in which these Python names are taken."""
+        self.taken = taken
+        self.bound.clear()
+
+    def symbol(self, name: str) -> str:
+        """The Python for a symbol; a long one gets a name of its own."""
+        if len(name) <= LONG:
+            return f"symbol({quoted(name)})"
+        if name not in self.bound:
+            parameter = PARAMETER.search(name)
+            self.bound[name] = identifier(parameter[0] if parameter else name[:20].strip("_"), self.taken)
+            self.unbound.append((self.bound[name], name))
+        return self.bound[name]
 
     def enter(self) -> None:
         self._blocks.append({})
 
     def leave(self) -> None:
-        if self._blocks.pop():
+        if block := self._blocks.pop():
             self._found.clear()
+            self.taken -= {python for _, python, _ in block.values()}
 
-    def declare(self, name: str, size: str | None, type: Type, python: str) -> None:
+    def declare(self, name: str, size: str | None, type: Type) -> str:
+        """A register or a range of them; the Python name for it comes back."""
+        python = identifier(name, self.taken)
         self._blocks[-1][name + "<" if size else name] = type, python, int(size or 0)
         self._found.clear()
+        return python
 
     def find(self, name: str) -> Known | None:
         """The register of this name, or None."""
@@ -145,7 +169,9 @@ def _arguments(candidate: _Candidate, instruction: ir.Instruction, scope: Scope)
         elif operand.kind == "tensor":
             if not isinstance(got, ir.TensorCoordinates):
                 raise NoCall
-            positional += [_address(ir.Address(got.map), scope), _vector(operand, got.coordinates, scope, "")]
+            positional += [_based(got.map, "", scope), _vector(operand, got.coordinates, scope, "")]
+        elif operand.kind == "arguments":
+            positional.append(_passed(got, scope))
         elif operand.spec.optional:
             before = python_name(operand.name) + "="
             named.append(
@@ -159,6 +185,23 @@ def _arguments(candidate: _Candidate, instruction: ir.Instruction, scope: Scope)
     if instruction.guard is not None:
         arguments.append("pred=" + _scalar(TYPES["pred"], frozenset(["pred"]), instruction.guard, scope))
     return arguments
+
+
+def _passed(got: ir.Operand, scope: Scope) -> Argument:
+    """What a call passes or gets back."""
+    if not isinstance(got, ir.Arguments):
+        raise NoCall
+    return Display("", "[]", [_passed_one(element, scope) for element in got.elements])
+
+
+def _passed_one(got: ir.Operand, scope: Scope) -> str:
+    if isinstance(got, ir.Symbol):
+        return scope.symbol(got.name)
+    if isinstance(got, ir.Immediate):
+        return _literal(None, None, got.text)
+    if not isinstance(got, ir.Register):
+        raise NoCall
+    return "None" if got.name == "_" else _register(got, scope).python
 
 
 def _destination(operand: Operand, got: ir.Operand, scope: Scope) -> Argument | None:
@@ -178,6 +221,8 @@ def _destination(operand: Operand, got: ir.Operand, scope: Scope) -> Argument | 
         return f"out=({_input(operand.element, got.first, scope)}, {second.python})"
     if got == ir.Register("_") and (operand.name == "_" or operand.spec.sink):
         return None
+    if operand.may_be_braced and isinstance(got, ir.Vector) and len(got.elements) == 1:
+        return f"out=[{_input(operand, got.elements[0], scope)}]"
     if operand.name == "_" or not isinstance(got, ir.Register) or _register(got, scope).array == "%":
         raise NoCall
     return "out=" + _scalar(operand.type, operand.takes, got, scope)
@@ -187,10 +232,14 @@ def _input(operand: Operand, got: ir.Operand, scope: Scope) -> str:
     """An operand outside braces."""
     if operand.kind == "address":
         return _address(got, scope)
-    if operand.kind == "label":
+    if operand.kind == "function" and isinstance(got, ir.Register):
+        return _register(got, scope).python
+    if operand.kind in ("label", "function"):
         if not isinstance(got, ir.Symbol):
             raise NoCall
         return quoted(got.name)
+    if operand.may_be_braced and isinstance(got, ir.Vector) and len(got.elements) == 1:
+        return f"[{_input(operand, got.elements[0], scope)}]"
     if operand.kind == "immediate":
         if not isinstance(got, ir.Immediate):
             raise NoCall
@@ -203,7 +252,7 @@ def _input(operand: Operand, got: ir.Operand, scope: Scope) -> str:
             raise NoCall
         return f"lit({quoted(text)})"
     if isinstance(got, ir.Symbol):
-        return f"symbol({quoted(got.name)})"
+        return scope.symbol(got.name)
     assert operand.type is not None
     return _scalar(operand.type, operand.takes, got, scope)
 
@@ -229,13 +278,17 @@ def _register(register: ir.Register, scope: Scope) -> Known:
 def _address(got: ir.Operand, scope: Scope) -> str:
     if not isinstance(got, ir.Address) or got.plus != "+":
         raise NoCall
-    offset = got.offset
+    return _based(got.base, got.offset, scope)
+
+
+def _based(base: ir.Operand, offset: str, scope: Scope) -> str:
+    """An address by its base and offset."""
     at = "" if not offset else f".at({offset if DECIMAL.fullmatch(offset) and offset != '0' else quoted(offset)})"
-    if isinstance(got.base, ir.Symbol):
-        return f"symbol({quoted(got.base.name)}){at}"
-    if not isinstance(got.base, ir.Register):
+    if isinstance(base, ir.Symbol):
+        return scope.symbol(base.name) + at
+    if not isinstance(base, ir.Register):
         raise NoCall
-    known = _register(got.base, scope)
+    known = _register(base, scope)
     if known.type.bits not in (32, 64) or known.type.cls in ("float", "pred") or known.array == "%":
         raise NoCall
     return known.python + at
@@ -284,5 +337,5 @@ def _float(bits: int, text: str) -> str:
     if text[:2] == mark and len(text) == digits + 2 and text == mark + text[2:].upper():
         value = struct.unpack(code, bytes.fromhex(text[2:]))[0]
         if math.isfinite(value):
-            return repr(value)
+            return repr(value).replace("e+", "e")
     return f"lit({quoted(text)})"

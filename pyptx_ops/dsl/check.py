@@ -99,7 +99,7 @@ class _Checker:
         elif words[0] == ".target":
             self.target = words[1]
         else:
-            self.symbols |= set(re.findall(r"(?<![.\w$])[A-Za-z_$][\w$]*", " ".join(words)))
+            self.symbols |= _names(directive)
 
     def problems(self) -> Iterator[Problem]:
         for statement in self.module.statements:
@@ -107,22 +107,26 @@ class _Checker:
                 yield from self._function(statement)
 
     def _function(self, function: ir.Function) -> Iterator[Problem]:
-        body = list(_flat(function.body))
-        registers: dict[str, Type] = {}
-        labels: set[str] = set()
-        for statement in body:
-            if isinstance(statement, ir.Directive) and statement.tokens[0] == ".reg":
-                registers.update(_declared(statement))
-            elif isinstance(statement, ir.Label):
-                if statement.name in labels:
-                    yield Problem(f"label {statement.name} is placed twice", statement, None)
-                labels.add(statement.name)
-        names = self.symbols | labels
-        for statement in body:
-            if isinstance(statement, ir.Instruction):
-                message = self._instruction(statement, registers, names)
-                if message:
-                    yield Problem(f"{statement.opcode}: {message}", statement, statement.location)
+        """Block by block, with the registers and names that are in scope there."""
+        heads = [f".reg {words}" for words in re.findall(r"\.reg ([^,)]*)", " ".join(function.head))]
+        parameters = {name: kind for words in heads for name, kind in _declared(ir.Directive(tuple(words.split())))}
+        registers, names, twice = _opened(function.body, parameters, self.symbols)
+        yield from twice
+        todo = [(iter(function.body.body), registers, names)]
+        while todo:
+            rest, registers, names = todo[-1]
+            for statement in rest:
+                if isinstance(statement, ir.Block):
+                    registers, names, twice = _opened(statement, registers, names)
+                    yield from twice
+                    todo.append((iter(statement.body), registers, names))
+                    break
+                if isinstance(statement, ir.Instruction):
+                    message = self._instruction(statement, registers, names)
+                    if message:
+                        yield Problem(f"{statement.opcode}: {message}", statement, statement.location)
+            else:
+                todo.pop()
 
     def _instruction(self, instruction: ir.Instruction, registers: Mapping[str, Type], names: set[str]) -> str:
         """What is wrong with one instruction, or ""."""
@@ -152,18 +156,36 @@ class _Checker:
         return ""
 
 
-def _flat(block: ir.Block) -> Iterator[ir.Statement]:
+def _opened(
+    block: ir.Block, registers: dict[str, Type], names: set[str]
+) -> tuple[dict[str, Type], set[str], list[Problem]]:
+    """The registers and names in scope in a block, and the labels that it places twice."""
+    own: dict[str, Type] = {}
+    found: set[str] = set()
+    labels: set[str] = set()
+    twice: list[Problem] = []
     for statement in block.body:
-        if isinstance(statement, ir.Block):
-            yield from _flat(statement)
-        else:
-            yield statement
+        if isinstance(statement, ir.Label):
+            if statement.name in labels:
+                twice.append(Problem(f"label {statement.name} is placed twice", statement, None))
+            labels.add(statement.name)
+        elif isinstance(statement, ir.Directive) and statement.tokens[0] == ".reg":
+            own.update(_declared(statement))
+        elif isinstance(statement, ir.Directive):
+            found |= _names(statement)
+    return {**registers, **own} if own else registers, names | found | labels if found or labels else names, twice
+
+
+def _names(directive: ir.Directive) -> set[str]:
+    return set(re.findall(r"(?<![.\w$])[A-Za-z_$][\w$]*", " ".join(directive.tokens)))
 
 
 def _declared(directive: ir.Directive) -> Iterator[tuple[str, Type]]:
     """The registers of `.reg .b32 %r<4>;` or `.reg .b32 a, b;`."""
     word = directive.tokens[1].lstrip(".")
-    kind = TYPES["e2m1x2" if word == "b8" else word]  # the one type that lives in 8-bit registers
+    kind = TYPES.get("e2m1x2" if word == "b8" else word)  # the one type that lives in 8-bit registers
+    if kind is None:
+        return
     for name, _, count in re.findall(r"([%$\w]+)( ?< ?(\d+) ?>)?", " ".join(directive.tokens[2:])):
         if count:
             yield from ((f"{name}{i}", kind) for i in range(int(count)))
@@ -193,6 +215,10 @@ class _Scope:
     def operand(self, wanted: Operand, got: ir.Operand) -> None:
         if wanted.kind == "label":
             self._symbol(wanted, got)
+        elif wanted.kind == "function":
+            self._function(wanted, got)
+        elif wanted.kind == "arguments":
+            self._arguments(wanted, got)
         elif wanted.kind == "immediate":
             self._immediate(wanted, got)
         elif wanted.kind == "address":
@@ -208,6 +234,8 @@ class _Scope:
 
     def scalar(self, wanted: Operand, got: ir.Operand) -> None:
         assert wanted.type is not None
+        if isinstance(got, ir.Vector) and len(got.elements) == 1 and wanted.may_be_braced:
+            got = got.elements[0]
         if isinstance(got, ir.Negated):
             if wanted.type is not TYPES["pred"]:
                 raise _Mismatch(f"{wanted.name} takes {wanted.type!r}, got a negated predicate")
@@ -257,6 +285,24 @@ class _Scope:
     def _symbol(self, wanted: Operand, got: ir.Operand) -> None:
         if not isinstance(got, ir.Symbol) or got.name not in self.names:
             raise _Mismatch(f"{wanted.name} takes a label or function that exists, got {got!r}")
+
+    def _function(self, wanted: Operand, got: ir.Operand) -> None:
+        if isinstance(got, ir.Register):
+            if got.name not in self.registers:
+                raise _Mismatch(f"{got.name} is not declared")
+        else:
+            self._symbol(wanted, got)
+
+    def _arguments(self, wanted: Operand, got: ir.Operand) -> None:
+        if not isinstance(got, ir.Arguments):
+            raise _Mismatch(f"{wanted.name} stands in parentheses, got {got!r}")
+        for element in got.elements:
+            known = isinstance(element, ir.Immediate) or element == ir.Register("_")
+            if not known and not (getattr(element, "name", None) in self.names or self._declared(element)):
+                raise _Mismatch(f"{wanted.name} are parameters, registers or literals, got {element!r}")
+
+    def _declared(self, got: ir.Operand) -> bool:
+        return isinstance(got, ir.Register) and got.name in self.registers
 
     def _address(self, wanted: Operand, got: ir.Operand) -> None:
         if not isinstance(got, ir.Address):

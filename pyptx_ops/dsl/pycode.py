@@ -69,8 +69,8 @@ def call(indent: int, before: str, arguments: Iterable[Argument], after: str = "
 def identifier(name: str, taken: set[str]) -> str:
     """A Python name like `name` that is not `taken` yet; it is from now on."""
     base = re.sub(r"\W", "_", name.lstrip("%$"), flags=re.ASCII) or "_"
-    if base[0].isdigit():
-        base = "_" + base
+    if base[0].isdigit() or base.startswith("__"):  # names with two underscores mean something to Python
+        base = "r" + base
     if keyword.iskeyword(base):
         base += "_"
     found, number = base, 1

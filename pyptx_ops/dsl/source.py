@@ -129,7 +129,7 @@ class Source(Kernel):
         if len(body) != 1 or not isinstance(body[0], Instruction):
             raise TraceError(f"raw takes one instruction with its semicolon, got {text!r}")
         self.raw_instructions += 1
-        instruction: Instruction = body[0]  # type: ignore[index]
+        instruction: Instruction = body[0]
         trivia = instruction.trivia or ("",)
         lead = self._start("") + trivia[0]
         self.append(instruction._replace(trivia=(lead, *trivia[1:]), location=user_location()))

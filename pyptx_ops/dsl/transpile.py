@@ -12,7 +12,7 @@ from . import ir
 from .calls import Scope, call_of
 from .layout import Style, slots
 from .printer import Words, print_module
-from .pycode import Argument, Display, call, identifier, quoted
+from .pycode import Argument, Display, call, quoted
 from .syntax.declarations import Declaration, declaration, head
 from .syntax.parser import parse
 from .types import TYPES
@@ -75,7 +75,7 @@ def _constraints(trivia: tuple[str, ...], places: tuple[str, ...]) -> Constraint
     """What a style must say to lay an instruction out like this, or None where no style does."""
     found: Constraints = {}
     for field, space in zip(places, trivia):
-        if field and found.setdefault(field, space) != space or space and not field:
+        if (field and found.setdefault(field, space) != space) or (space and not field):
             return None
     return found
 
@@ -112,10 +112,11 @@ class _Styles:
 
     def index(self, wanted: Constraints, current: int) -> int:
         """The style that says this, preferably the current one; -1 for none."""
-        for i in (current, *range(len(self.styles))):
-            if all(getattr(self.styles[i], field) == space for field, space in wanted.items()):
-                return i
-        return -1
+        return next((i for i in (current, *range(len(self.styles))) if self._says(i, wanted)), -1)
+
+    def _says(self, index: int, wanted: Constraints) -> bool:
+        style = self.styles[index]
+        return all(getattr(style, field) == space for field, space in wanted.items())
 
 
 @dataclass
@@ -138,7 +139,6 @@ class _Writer:
         self.lines: list[str] = []
         self.indent = 0
         self.scope = Scope()
-        self.taken: set[str] = set()
         self.opened: list[bool] = []  # for each block that is open: within `with`?
         self.directive: _Directive | None = None
         self.started = False
@@ -177,7 +177,7 @@ class _Writer:
     # -- layout ----------------------------------------------------------------------------------------------------
 
     def _lead(self, lead: str, indent: str | None) -> str:
-        """Write what stands in front of a statement on lines of its own; return the rest, which is `indent` if given."""
+        """Write what stands in front of a statement on lines of its own; return the rest: `indent`, if given."""
         parts = lead.split(self.newline)
         first, self.started, directive, self.directive = not self.started, True, self.directive, None
         if (len(parts) == 1 and not first) or (indent is not None and parts[-1] != indent):
@@ -206,14 +206,6 @@ class _Writer:
         lines = [quoted(line) for line in (directive.text + trailing).split(self.newline)]
         self.lines[directive.at] = call(self.indent, directive.before, lines)
 
-    def _style(self, wanted: Constraints | None) -> bool:
-        """Whether a style lays an instruction out; it is the current one from now on."""
-        index = -1 if wanted is None else self.styles.index(wanted, self.style)
-        if index >= 0 and index != self.style:
-            self.style = index
-            self.lines.append(f"{' ' * self.indent}m.style = {self.names[index]}")
-        return index >= 0
-
     # -- statements ------------------------------------------------------------------------------------------------
 
     def _instruction(self, node: ir.Instruction) -> None:
@@ -226,14 +218,19 @@ class _Writer:
             text = self._lead(trivia[0], None) + _joined(words, ("", *trivia[1:]))
             self._write("m.raw", quoted(text))
             return
-        places = slots(words)
-        if node.split or not self._style(self.styles.wanted(trivia, places)):
-            self._lead(trivia[0], self.styles.styles[self.style].indent)
+        wanted = None if node.split else self.styles.wanted(trivia, slots(words))
+        index = -1 if wanted is None else self.styles.index(wanted, self.style)
+        style = self.styles.styles[self.style if index < 0 else index]
+        self._lead(trivia[0], style.indent)
+        if index < 0:
             split = [Display("split=", "()", [str(n) for n in node.split])] if node.split else []
-            if node.split or trivia != self.styles.styles[self.style].trivia(trivia[0], words):
-                self._write("m.spaced", *map(quoted, trivia[1:]), *split)
-        else:
-            self._lead(trivia[0], self.styles.styles[self.style].indent)
+            self._write("m.spaced", *map(quoted, trivia[1:]), *split)
+        elif index != self.style:
+            self.style = index
+            self.lines.append(f"{' ' * self.indent}m.style = {self.names[index]}")
+        for name, symbol in self.scope.unbound:
+            self._write(f"{name} = symbol", quoted(symbol))
+        self.scope.unbound.clear()
         self._write(found.function, *found.arguments)
 
     def _label(self, node: ir.Label) -> None:
@@ -260,10 +257,8 @@ class _Writer:
 
     def _declare(self, found: Declaration, index: int) -> str:
         name = found.names[index]
-        python = identifier(name.name, self.taken)
         word = found.type
-        self.scope.declare(name.name, name.size, TYPES["e2m1x2" if word == ".b8" else word[1:]], python)
-        return python
+        return self.scope.declare(name.name, name.size, TYPES["e2m1x2" if word == ".b8" else word[1:]])
 
     # -- blocks ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +268,7 @@ class _Writer:
             trivia, (before, _) = node.trivia or (), node.body.trivia or ("", "")
             text = self._lead(trivia[0], None) + _joined(node.head, ("", *trivia[1:])) + before
             found = head(node.head)
-            self.taken = {"m", *NAMES, *self.names}
+            self.scope.start({"m", *NAMES, *self.names})
             parts = [p for p in (*found.returns, *found.parameters) if p.space == "reg"]
             names = [self._declare(p, i) for p in parts for i in range(len(p.names))]
             after = f" as {Display('', '()', names)}:" if names else ":"
