@@ -20,9 +20,9 @@ from .smem import SharedPlan, SharedRef
 from .syntax import PtxSyntaxError, parse, rename
 from .trace import Kernel, special
 from .transpile import run, transpile
-from .types import Param, TensorMapSpec
+from .types import Im2col, Param, TensorMapSpec
 
 __all__ = [
-    "Global", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan", "SharedRef",
-    "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "run", "special", "transpile",
+    "Global", "Im2col", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan",
+    "SharedRef", "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "run", "special", "transpile",
 ]  # fmt: skip
