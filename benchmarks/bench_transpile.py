@@ -42,7 +42,6 @@ def measured(name: str, texts: Sequence[str], runs: int) -> dict[str, Any]:
     parsing, modules = best(lambda: [dsl.parse(text) for text in texts], runs)
     printing, printed = best(lambda: [dsl.print(module) for module in modules], runs)
     assert printed == list(texts)
-    del modules, printed
     transpiling, results = best(lambda: [transpiled(text) for text in texts], runs)
     instructions = sum(result.instructions for result in results)
     raw = sum(result.raw.total() for result in results)
