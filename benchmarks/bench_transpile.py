@@ -2,8 +2,9 @@
 
     python -m benchmarks.bench_transpile [--corpus DIR] [--out DIR]
 
-Over the files of a folder together, tests/corpus if none is given, and over one file of 50 MB. Times are processor time, the
-best of several runs, everything in memory; each result is compared with the text. A record is appended.
+Over the files of a folder together (tests/corpus if none is given) and over one file of 50 MB. Times are processor
+time, the best of several runs (of the large file one), everything in memory; what is printed is compared with the text.
+A record is appended.
 """
 
 from __future__ import annotations
