@@ -39,7 +39,9 @@ def test_kernels_give_the_bits_that_a_gpu_gave(path: Path, kind: str, seed: int)
         assert digest(trial.inputs(SEED)) == answers[name]["inputs"], f"{name}: made from other inputs"
         outputs = simulated(trial, SEED, policy=random.choice(POLICIES)).outputs
         got = {key: digest({"": tensor}) for key, tensor in outputs.items()}
-        assert got == answers[name]["outputs"], f"{name}: other bits than {document['environment']['gpu']} (seed {seed})"
+        assert got == answers[name]["outputs"], (
+            f"{name}: other bits than {document['environment']['gpu']} (seed {seed})"
+        )
 
 
 def test_there_are_answers_of_a_gpu() -> None:

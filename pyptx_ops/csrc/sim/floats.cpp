@@ -32,7 +32,7 @@ T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
   }
 }
 
-// A product is flushed by its value before it is rounded to f32: in double it is exact.
+// As in common.h: a product is flushed by its value before it is rounded.
 template <class T>
 T judged(const Ins& ins, T value, double unrounded) {
   bool small = std::is_same_v<T, float> && ins.flags & FTZ && std::fabs(unrounded) < SMALLEST_NORMAL;
