@@ -26,7 +26,6 @@ float fused(float a, float b, float c) {
   return judged<ftz>(std::fma(a, b, c), unrounded);
 }
 
-
 // clang-format off
 #define SIM_LANE(name, parameters, value) \
   struct name { template <class T> static T of parameters { return static_cast<T>(value); } };
