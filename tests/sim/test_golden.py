@@ -13,7 +13,7 @@ from benchmarks.conformance.golden import WIDE, Golden
 from benchmarks.conformance.machines import Simulator
 
 FILES = sorted((Path(__file__).parent / "golden").glob("forms_*.xz"))
-ONE_OF = 4  # forms that are run, drawn anew for each seed; all of them: python -m benchmarks.conformance --compare
+ONE_OF = 8  # forms that are run, drawn anew for each seed; all of them: python -m benchmarks.conformance --compare
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
