@@ -109,7 +109,9 @@ class _Checker:
     def _function(self, function: ir.Function) -> Iterator[Problem]:
         """Block by block, with the registers and names that are in scope there."""
         heads = [f".reg {words}" for words in re.findall(r"\.reg ([^,)]*)", " ".join(function.head))]
-        parameters = {name: kind for words in heads for name, kind in _declared(ir.Directive(tuple(words.split())))}
+        parameters = _Registers(None)
+        for words in heads:
+            parameters.declare(ir.Directive(tuple(words.split())))
         registers, names, twice = _opened(function.body, parameters, self.symbols)
         yield from twice
         todo = [(iter(function.body.body), registers, names)]
@@ -128,7 +130,7 @@ class _Checker:
             else:
                 todo.pop()
 
-    def _instruction(self, instruction: ir.Instruction, registers: Mapping[str, Type], names: set[str]) -> str:
+    def _instruction(self, instruction: ir.Instruction, registers: _Registers, names: set[str]) -> str:
         """What is wrong with one instruction, or ""."""
         forms = forms_of(instruction.opcode)
         if not forms:
@@ -156,11 +158,9 @@ class _Checker:
         return ""
 
 
-def _opened(
-    block: ir.Block, registers: dict[str, Type], names: set[str]
-) -> tuple[dict[str, Type], set[str], list[Problem]]:
+def _opened(block: ir.Block, registers: _Registers, names: set[str]) -> tuple[_Registers, set[str], list[Problem]]:
     """The registers and names in scope in a block, and the labels that it places twice."""
-    own: dict[str, Type] = {}
+    own = _Registers(registers)
     found: set[str] = set()
     labels: set[str] = set()
     twice: list[Problem] = []
@@ -170,27 +170,45 @@ def _opened(
                 twice.append(Problem(f"label {statement.name} is placed twice", statement, None))
             labels.add(statement.name)
         elif isinstance(statement, ir.Directive) and statement.tokens[0] == ".reg":
-            own.update(_declared(statement))
+            own.declare(statement)
         elif isinstance(statement, ir.Directive):
             found |= _names(statement)
-    return {**registers, **own} if own else registers, names | found | labels if found or labels else names, twice
+    return own if own.known else registers, names | found | labels if found or labels else names, twice
 
 
 def _names(directive: ir.Directive) -> set[str]:
     return set(re.findall(r"(?<![.\w$])[A-Za-z_$][\w$]*", " ".join(directive.tokens)))
 
 
-def _declared(directive: ir.Directive) -> Iterator[tuple[str, Type]]:
-    """The registers of `.reg .b32 %r<4>;` or `.reg .b32 a, b;`."""
-    word = directive.tokens[1].lstrip(".")
-    kind = TYPES.get("e2m1x2" if word == "b8" else word)  # the one type that lives in 8-bit registers
-    if kind is None:
-        return
-    for name, _, count in re.findall(r"([%$\w]+)( ?< ?(\d+) ?>)?", " ".join(directive.tokens[2:])):
-        if count:
-            yield from ((f"{name}{i}", kind) for i in range(int(count)))
-        else:
-            yield name, kind
+class _Registers:
+    """The registers in scope in a block: its own, then those of what is around it."""
+
+    def __init__(self, outer: _Registers | None):
+        self.outer = outer
+        self.known: dict[str, tuple[Type, int]] = {}  # by name, or for a range by "prefix<", with its length
+
+    def declare(self, directive: ir.Directive) -> None:
+        """The registers of `.reg .b32 %r<4>;` or `.reg .b32 a, b;`."""
+        word = directive.tokens[1].lstrip(".")
+        kind = TYPES.get("e2m1x2" if word == "b8" else word)  # the one type that lives in 8-bit registers
+        if kind is not None:
+            for name, _, count in re.findall(r"([%$\w]+)( ?< ?(\d+) ?>)?", " ".join(directive.tokens[2:])):
+                self.known[name + "<" if count else name] = kind, int(count or 0)
+
+    def get(self, name: str) -> Type | None:
+        """The type of a register, None if it is not declared."""
+        scope: _Registers | None = self
+        splits = [(name, "")] + [(name[:i], name[i:]) for i in range(len(name.rstrip("0123456789")), len(name))]
+        while scope is not None:
+            for prefix, number in splits:
+                kind, count = scope.known.get(prefix + "<" if number else prefix, (None, 0))
+                if kind is not None and (not number or (str(int(number)) == number and int(number) < count)):
+                    return kind
+            scope = scope.outer
+        return None
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name) is not None
 
 
 def _fits(form: Form, instruction: ir.Instruction, scope: _Scope) -> tuple[str, int]:
@@ -208,7 +226,7 @@ def _fits(form: Form, instruction: ir.Instruction, scope: _Scope) -> tuple[str, 
 class _Scope:
     """The names that operands may use, and whether operands fit."""
 
-    def __init__(self, registers: Mapping[str, Type], names: set[str]):
+    def __init__(self, registers: _Registers, names: set[str]):
         self.registers = registers
         self.names = names
 

@@ -97,3 +97,22 @@ def test_check_refuses_operands_that_ptxas_refuses(file: Path, capsys: pytest.Ca
     ]  # fmt: skip
     file.write_text(text.format(arrive.format("_, "), inval.format("")))
     assert main(["check", str(file)]) == 0
+
+
+def test_check_knows_scopes_and_ranges_of_any_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = """\
+	.reg .b32 %r<4000000000>, x1<3>, y; .reg .b64 %rd<2>;
+	mov.u32 %r3999999999, x12; { .reg .b64 y; mov.u64 y, %rd1; } mov.u32 y, 1;
+	mov.u32 %r4000000000, 1;
+	mov.u32 %r01, 1;
+	mov.u64 y, 1;
+"""
+    file.write_text(kernel(body))
+    assert main(["check", str(file)]) == 1
+    said = [
+        line.removeprefix(f"{file}:") for line in capsys.readouterr().out.splitlines() if line.startswith(str(file))
+    ]
+    assert said == [
+        "8: mov.u32: %r4000000000 is not declared", "9: mov.u32: %r01 is not declared",
+        "10: mov.u64: d takes u64, and y is declared b32",
+    ]  # fmt: skip
