@@ -31,14 +31,21 @@ from .ir import (
 __all__ = ["Words", "print_module", "print_operand", "tokens"]
 
 
+PIECE = 1 << 12  # tokens
+
+
 def print_module(module: Module) -> str:
     """The PTX text of a module."""
+    pieces: list[str] = []
     out: list[str] = []
     words = Words()
     todo = [(iter(module.statements), "", "")]  # blocks that are open: what is left of them, their end, their indent
     while todo:
         body, end, indent = todo[-1]
         for node in body:
+            if len(out) > PIECE:  # few enough that they stay in the cache
+                pieces.append("".join(out))
+                out.clear()
             if isinstance(node, Instruction) and node.trivia is not None:
                 out += _laid_out(node, words)
             elif isinstance(node, (Directive, Label)) and node.trivia is not None:
@@ -54,7 +61,7 @@ def print_module(module: Module) -> str:
         else:
             todo.pop()
             out.append(end)
-    return "".join(out) + module.trailing
+    return "".join([*pieces, *out, module.trailing])
 
 
 class Words(dict[Operand, tuple[str, ...]]):
