@@ -45,8 +45,9 @@ void Machine::start_warp(Cta& cta, Warp& warp, int index) {
   warp.groups[0].mask = warp.alive;
   warp.file.assign(program_.file_bytes, 0xCB);
   warp.valid.assign(program_.slots.size(), 0);
-  warp.touched.assign(program_.slots.size(), 0);
   warp.busy.assign(program_.slots.size(), 0);
+  if (!program_.fragments.empty()) warp.fragments.resize(program_.slots.size());
+  warp.shown = program_.fragments;
   warp.registers = program_.registers;
   warp.actor = cta.rank * static_cast<u32>(cta.warps.size()) + static_cast<u32>(index);
   for (const Preset& preset : program_.presets) {
