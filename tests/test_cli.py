@@ -21,7 +21,7 @@ OPS = {
     schema.name.removeprefix("pyptx::")
     for schema in torch._C._jit_get_all_schemas()
     if schema.name.startswith("pyptx::")
-} - {"grouped_gemm_wgrad"}  # which has no kernel
+}
 
 
 # --- the command line itself ---
