@@ -18,7 +18,7 @@ TARGET = "sm_90a"
 FAMILIES = {"arithmetic": arithmetic.ROWS, "bits": bits.ROWS, "convert": convert.ROWS, "warp": control.ROWS,
             "atomic": atomic.ROWS, "matrix": mma.ROWS}  # fmt: skip
 ELSEWHERE = {
-    "bra": "control flow", "ret": "control flow", "exit": "control flow", "trap": "control flow",
+    "bra": "control flow", "brx.idx": "control flow", "ret": "control flow", "exit": "control flow", "trap": "control flow",
     "brkpt": "control flow", "nanosleep": "no value", "pmevent": "no value", "griddepcontrol": "no value",
     "setmaxnreg": "no value", "red.async": "completes at an mbarrier", "st.async": "completes at an mbarrier",
     "multimem.ld_reduce": "several GPUs", "multimem.red": "several GPUs", "multimem.st": "several GPUs",
