@@ -18,7 +18,7 @@ TARGET = "sm_90a"
 FAMILIES = {"arithmetic": arithmetic.ROWS, "bits": bits.ROWS, "convert": convert.ROWS, "warp": control.ROWS,
             "atomic": atomic.ROWS, "matrix": mma.ROWS}  # fmt: skip
 ELSEWHERE = {
-    "bra": "control flow", "brx.idx": "control flow", "ret": "control flow", "exit": "control flow", "trap": "control flow",
+    "bra": "control flow", "ret": "control flow", "exit": "control flow", "trap": "control flow",
     "brkpt": "control flow", "nanosleep": "no value", "pmevent": "no value", "griddepcontrol": "no value",
     "setmaxnreg": "no value", "red.async": "completes at an mbarrier", "st.async": "completes at an mbarrier",
     "multimem.ld_reduce": "several GPUs", "multimem.red": "several GPUs", "multimem.st": "several GPUs",
@@ -93,6 +93,8 @@ def _collected() -> tuple[dict[str, Case], dict[str, str]]:
 def _why_not(form: Form) -> str:
     if form.row.path in ELSEWHERE:
         return ELSEWHERE[form.row.path]
+    if any(o.kind in ("label", "function") for o in form.operands):
+        return "control flow"
     if any(o.type and o.type.bits == 128 for o in form.operands):
         return "128-bit registers"
     if re.search(r"\.sp\b", form.row.path):
