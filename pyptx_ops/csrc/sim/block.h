@@ -49,6 +49,16 @@ struct Group {
   u64 since = 0;  // when it began to wait, where that is traced
 };
 
+// A register that wgmma uses. Its valid bits are hidden from wgmma.fence on, so that the next access is noticed.
+struct WgmmaRegister {
+  u32 valid = 0;                   // lanes that were written, while that is hidden
+  const Ins* touched = nullptr;    // the access that was noticed
+  bool written = false;            // whether that was a write
+  const Ins* user = nullptr;       // the last wgmma that it was an operand of
+  u32 used = 0;                    // when that was issued
+};
+enum Busy : u32 { OWNED = 1, READ_AS_A = 1 << 14, IN_FLIGHT = (1u << 31) - 1, HIDDEN = 1u << 31 };
+
 struct Wgmma {
   const Ins* ins;
   u64 a, b;
@@ -65,7 +75,7 @@ struct WgmmaGroup {
   u32 last = 0;            // the number of the last one
   u64 since = 0;           // when the first one was issued, and its line
   int line = 0;
-  std::vector<int> owned;  // registers, each as often as a wgmma of the group writes it
+  std::vector<int> owned, read;  // registers, each as often as a wgmma of the group writes it, or reads A from it
   struct Step {            // tiles of A and B that a wgmma multiplied, and the coordinates along K
     u32 tile_a, tile_b;
     s64 a, b;
@@ -82,9 +92,10 @@ struct Warp {
   int index = 0;
   std::vector<Group> groups;
   std::vector<u8> file;
-  std::vector<u32> valid;    // per register: the lanes that were written
-  std::vector<u32> touched;  // per register: the clock of the last ordinary write
-  std::vector<u16> busy;     // per register: how many wgmma groups in flight own it
+  std::vector<u32> valid;  // per register: the lanes that were written
+  std::vector<u32> busy;   // per register: how many wgmmas in flight own it (Busy), and whether its valid bits are hidden
+  std::vector<WgmmaRegister> fragments;  // per register, where there is a wgmma
+  std::vector<int> shown;           // of these, those whose valid bits are not hidden, and that no wgmma in flight uses
   u32 clock = 0, fenced = 0;
   std::deque<Wgmma> queue;                 // wgmmas that were not carried out yet
   std::deque<WgmmaGroup> wgmma_groups{1};  // the committed ones, and the open one last
@@ -109,12 +120,20 @@ struct Warp {
 
 struct Cluster;
 
+// Of the copies of one actor the last that reads or writes a CTA's shared memory.
+struct LastCopy {
+  u32 number;
+  int line;
+  const Warp* issuer;
+};
+
 struct Cta {
   Cluster* cluster = nullptr;
   u32 rank = 0, id[3] = {};
   std::vector<u8> data, state;
   std::vector<Origin> origin;        // of every 16 bytes
   std::map<u32, MBarrier> barriers;  // by offset
+  std::map<u32, LastCopy> last_copies;  // by actor
   NamedBarrier named[16];
   std::vector<Warp> warps;
   u32 register_pool = 0;
@@ -135,5 +154,7 @@ struct Cluster {
   u32 actors = 0, number = 0;
   Clock gathering, done;
 };
+
+std::string place_of(const Warp& warp);  // for reports
 
 }  // namespace sim

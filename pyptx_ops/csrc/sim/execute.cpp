@@ -4,15 +4,6 @@
 
 namespace sim {
 
-void Machine::unready(const Warp& warp, int slot, bool writing) {
-  const std::string& name = program_.slots[slot].name;
-  if (warp.busy[slot])
-    throw Problem("accumulator in flight",
-                  name + " is " + (writing ? "written" : "read") +
-                      " while a wgmma that was not waited for owns it; wgmma.wait_group comes first");
-  throw Problem("uninitialised register", name + " is read before it was written");
-}
-
 u32 Machine::uniform(Warp& warp, const Operand& operand, u32 mask) {
   const u32* lanes = read<u32>(warp, operand, mask);
   u32 value = lanes[__builtin_ctz(mask)];
@@ -24,6 +15,7 @@ u32 Machine::uniform(Warp& warp, const Operand& operand, u32 mask) {
 
 void Machine::execute(Warp& warp, Group& group) {
   const Ins& ins = program_.code[group.pc];
+  current_ = &ins;
   ++warp.clock;
   ++executed;
   u32 mask = group.mask;

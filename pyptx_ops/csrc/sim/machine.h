@@ -36,6 +36,7 @@ class Machine {
   int next_scratch_ = 0;
   std::vector<Traffic> traffic_;  // by instruction and kind, where that is counted
   int lane_ = -1;  // the lane at fault, for reports
+  const Ins* current_ = nullptr;
   std::pair<const Warp*, u64> turn_{nullptr, 0};  // whose it is, and since when
 
   // trace.cpp
@@ -89,6 +90,7 @@ class Machine {
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+  void check_runs(const Warp& warp, const Cta& cta) const;
 
   // lints.cpp
   void count(const Ins& ins, Traffic::Kind kind, u64 done, u64 least);
@@ -142,6 +144,7 @@ class Machine {
   bool asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask);
   void bulk(Warp& warp, const Ins& ins, int lane, u32 mask);
   void find_tile(Warp& warp, const Ins& ins, u64 address, int lane, u32 mask, Copy& copy);
+  void find_window(Warp& warp, const Ins& ins, int lane, u32 mask, Copy& copy);
   const TensorMap& map_at(const Warp& warp, u64 address);
   void load_tile(Copy& copy);
   void store_tile(Copy& copy);
@@ -166,6 +169,14 @@ class Machine {
   Fetched fetch(const Warp& warp, const Wgmma& op, u64 descriptor, bool mn_major, int first, int rows, u8* out,
                 const char* operand);
   const u8* fetch_unit(const Warp& warp, const Wgmma& op, u32 address, const char* operand, u32 row, u32 k);
+
+  // fragments.cpp
+  void hide_fragments(Warp& warp);
+  [[noreturn]] void in_flight(const Warp& warp, int slot, const char* did);
+  void check_fence(const Warp& warp, int slot);
+  void own_sums(Warp& warp, const Ins& ins, bool accumulate);
+  std::vector<u32> read_fragments(Warp& warp, const Ins& ins);
+  void let_go(Warp& warp, const WgmmaGroup& group);
 
   // provenance.cpp
   void check_steps(WgmmaGroup& group, const Fetched& a, const Fetched& b);
@@ -206,23 +217,22 @@ class Machine {
   void fence(Warp& warp, const Ins& ins, u32 lanes);
 
   // registers
-  void check_read(const Warp& warp, int slot, u32 mask) {
-    if ((warp.valid[slot] & mask) != mask) unready(warp, slot, false);
+  void check_read(Warp& warp, int slot, u32 mask) {
+    if ((warp.valid[slot] & mask) != mask) unready(warp, slot, mask, false);
   }
   void check_write(Warp& warp, int slot, u32 mask) {
-    if (warp.busy[slot]) unready(warp, slot, true);
+    if (warp.busy[slot]) unready(warp, slot, mask, true);
     warp.valid[slot] |= mask;
-    warp.touched[slot] = warp.clock;
   }
   template <class S>
   const S* read(Warp& warp, const Operand& operand, u32 mask);
   template <class S>
   void write(Warp& warp, const Operand& operand, const S* value, u32 mask);
-  u32 predicate(const Warp& warp, int slot, bool negated, u32 mask);
+  u32 predicate(Warp& warp, int slot, bool negated, u32 mask);
   u32 read_pred(Warp& warp, const Operand& operand, u32 mask);
   void write_pred(Warp& warp, const Operand& operand, u32 value, u32 mask);
   u32 uniform(Warp& warp, const Operand& operand, u32 mask);
-  void unready(const Warp& warp, int slot, bool writing);
+  void unready(Warp& warp, int slot, u32 mask, bool writing);
 };
 
 }  // namespace sim

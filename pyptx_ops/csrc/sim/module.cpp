@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <cstring>
+#include <set>
 
 #include "forms.h"
 #include "machine.h"
@@ -82,6 +83,17 @@ Ins read_instruction(Words& words, const Program& program) {
   return ins;
 }
 
+// The accumulators of all wgmmas, and what they read A from.
+std::vector<int> fragments_of(const Program& program) {
+  std::set<int> found;
+  for (const Ins& ins : program.code) {
+    if (ins.op != Op::wgmma) continue;
+    for (int arg : {int(WGMMA_D), int(WGMMA_A)})
+      for (int i = 0; i < ins.size(arg) && ins.size(arg) > 1; ++i) found.insert(ins.arg(arg, i).slot);
+  }
+  return {found.begin(), found.end()};
+}
+
 std::unique_ptr<Program> read_program(Words words, std::string names) {
   auto program = std::make_unique<Program>();
   for (u32& size : program->block) size = static_cast<u32>(words.next());
@@ -114,6 +126,7 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
       throw;
     }
   }
+  program->fragments = fragments_of(*program);
   return program;
 }
 
@@ -141,6 +154,15 @@ PyObject* compile_program(PyObject*, PyObject* args) {
   }
 }
 
+void read_window(Words& words, TensorMap& map) {
+  map.pixels = static_cast<u32>(words.next());
+  for (int d = 1; d < map.rank; ++d) map.box[d] = 1;
+  for (s32* corner : {map.lower, map.upper})
+    for (int d = 0; d + 2 < map.rank; ++d) corner[d] = words.small();
+  for (int d = 1; d + 1 < map.rank; ++d) map.steps[d] = static_cast<u32>(words.next());
+}
+
+// A map of im2col has no bytes: where its fields lie is not known.
 Launch read_launch(Words maps, Words segments, const char* params, Py_ssize_t size) {
   Launch launch;
   launch.params.assign(params, params + size);
@@ -156,9 +178,11 @@ Launch read_launch(Words maps, Words segments, const char* params, Py_ssize_t si
     if (map.rank < 1 || map.rank > 5) throw Problem("tensor map", "a tensor map has 1 to 5 dimensions");
     for (int d = 0; d < map.rank; ++d) map.dims[d] = static_cast<u64>(maps.next());
     for (int d = 0; d + 1 < map.rank; ++d) map.strides[d] = static_cast<u64>(maps.next());
-    for (int d = 0; d < map.rank; ++d) map.box[d] = static_cast<u32>(maps.next());
+    map.im2col = maps.next() != 0;
+    for (int d = 0; d < (map.im2col ? 1 : map.rank); ++d) map.box[d] = static_cast<u32>(maps.next());
+    if (map.im2col) read_window(maps, map);
     map.check();
-    if (offset + MAP_BYTES <= launch.params.size()) encode(map, code, launch.params.data() + offset);
+    if (!map.im2col && offset + MAP_BYTES <= launch.params.size()) encode(map, code, launch.params.data() + offset);
   }
   while (segments.at != segments.end) {
     u64 base = static_cast<u64>(segments.next());

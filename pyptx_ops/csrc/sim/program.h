@@ -129,7 +129,8 @@ enum Flag : u32 {
   XORSIGN_ABS = 512,
   SHIFTAMT = 1024,
   CARRY = 2048,
-  NOINC = 4096
+  NOINC = 4096,
+  IM2COL = 8192
 };
 
 // What an access or a fence orders, and in its upper bits for whom: 1 the CTA, 2 the cluster, 3 the device.
@@ -239,6 +240,9 @@ struct Slot {
   std::string name;
 };
 
+// Operands of wgmma by the loader's order.
+enum : int { WGMMA_D, WGMMA_A, WGMMA_B, WGMMA_SCALE_D, WGMMA_SCALE_A, WGMMA_SCALE_B, WGMMA_TRANS_A, WGMMA_TRANS_B };
+
 // Special registers and symbols are registers too, set before a warp starts.
 // clang-format off
 #define SIM_AXES(X, name) X(name##_x, #name ".x") X(name##_y, #name ".y") X(name##_z, #name ".z")
@@ -273,6 +277,7 @@ struct Program {
   std::vector<Ins> code;
   std::vector<Slot> slots;
   std::vector<Preset> presets;
+  std::vector<int> fragments;  // registers that wgmma uses
   u32 file_bytes = 0;
   u32 block[3] = {1, 1, 1}, cluster_shape[3] = {1, 1, 1}, cluster = 1;
   u32 shared_bytes = 0, dynamic_bytes = 0;

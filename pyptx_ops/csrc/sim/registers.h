@@ -50,7 +50,7 @@ void Machine::write(Warp& warp, const Operand& operand, const S* value, u32 mask
     store(reinterpret_cast<u32*>(place));
 }
 
-inline u32 Machine::predicate(const Warp& warp, int slot, bool negated, u32 mask) {
+inline u32 Machine::predicate(Warp& warp, int slot, bool negated, u32 mask) {
   check_read(warp, slot, mask);
   u32 value = *reinterpret_cast<const u32*>(warp.file.data() + program_.slots[slot].offset);
   return negated ? ~value : value;

@@ -10,9 +10,6 @@ namespace {
 
 constexpr u32 UNIT = 16;  // bytes that are fetched at once
 
-// Operands by the loader's order.
-enum : int { ARG_D, ARG_A, ARG_B, ARG_SCALE_D, ARG_SCALE_A, ARG_SCALE_B, ARG_TRANS_A, ARG_TRANS_B };
-
 }  // namespace
 
 MatrixLayout::MatrixLayout(u64 descriptor, bool mn_major) : mn_major(mn_major) {
@@ -51,7 +48,8 @@ const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, co
     Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(row) + ", k " +
                                      std::to_string(k) + "): " + problem.what());
     placed.others = problem.others;
-    placed.others.emplace_back(op.ins->line, "the wgmma");
+    placed.line = op.ins->line;  // also where it is carried out at a wait
+    placed.where = place_of(warp);
     throw placed;
   }
 }
@@ -99,33 +97,24 @@ void Machine::carry_out_wgmma(Warp& warp) {
         std::memcpy(a + (l / 4 + 8 * (g & 1)) * TILE_BYTES + 4 * (l % 4) + 16 * (g >> 1),
                     &op.a_registers[static_cast<size_t>(4 * l + g)], 4);
   } else {
-    from_a = fetch(warp, op, op.a, ins.arg(ARG_TRANS_A).value != 0, TILE_ROWS * (warp.index % 4), TILE_ROWS, a, "A");
+    from_a = fetch(warp, op, op.a, ins.arg(WGMMA_TRANS_A).value != 0, TILE_ROWS * (warp.index % 4), TILE_ROWS, a, "A");
   }
-  from_b = fetch(warp, op, op.b, ins.arg(ARG_TRANS_B).value != 0, 0, n, b, "B");
+  from_b = fetch(warp, op, op.b, ins.arg(WGMMA_TRANS_B).value != 0, 0, n, b, "B");
   if (group) check_steps(*group, from_a, from_b);
   Tile tile{ins.src, ins.src_b, ins.type, TILE_ROWS, n, 8 * TILE_BYTES / bits_of(ins.src)};
-  tile.negate_a = ins.arg(ARG_SCALE_A).value < 0;
-  tile.negate_b = ins.arg(ARG_SCALE_B).value < 0;
+  tile.negate_a = ins.arg(WGMMA_SCALE_A).value < 0;
+  tile.negate_b = ins.arg(WGMMA_SCALE_B).value < 0;
   tile.saturate = ins.flags & SATFINITE;
   u32* registers[TILE_COLUMNS / 2];
-  for (int i = 0; i < ins.size(ARG_D); ++i) {
-    registers[i] = reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(ARG_D, i).slot].offset);
+  for (int i = 0; i < ins.size(WGMMA_D); ++i) {
+    registers[i] = reinterpret_cast<u32*>(warp.file.data() + program_.slots[ins.arg(WGMMA_D, i).slot].offset);
     if (!op.accumulate) std::memset(registers[i], 0, LANES * sizeof(u32));
   }
   multiply(tile, a, b, {registers, ins.type == Type::f16});
 }
 
 void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
-  if (mask != ALL) throw Problem("warp divergence", "wgmma by part of a warp");
-  bool in_registers = ins.size(ARG_A) > 1, accumulate = (read_pred(warp, ins.arg(ARG_SCALE_D), mask) & 1) != 0;
-  for (int i = 0; i < ins.size(ARG_D); ++i) {
-    int slot = ins.arg(ARG_D, i).slot;
-    if (!warp.fenced || (!warp.busy[slot] && warp.touched[slot] > warp.fenced))
-      throw Problem("missing wgmma.fence",
-                    program_.slots[slot].name + (warp.fenced ? " was written after the last wgmma.fence"
-                                                             : " is used, and there was no wgmma.fence at all"));
-    if (accumulate && !warp.busy[slot] && warp.valid[slot] != ALL) unready(warp, slot, false);
-  }
+  bool in_registers = ins.size(WGMMA_A) > 1, accumulate = (read_pred(warp, ins.arg(WGMMA_SCALE_D), mask) & 1) != 0;
   Wgmma op{&ins, 0, 0, accumulate, {}, snapshot(warp), warp.clock, static_cast<u32>(warp.wgmmas) + 1, {}};
   auto descriptor = [&](const Operand& operand) {
     const u64* lanes = read<u64>(warp, operand, mask);
@@ -133,16 +122,12 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
       if (lanes[l] != lanes[0]) throw Problem("not uniform", "a matrix descriptor differs between lanes");
     return lanes[0];
   };
-  if (in_registers) {
-    op.a_registers.resize(4 * LANES);
-    for (int g = 0; g < 4; ++g) {
-      const u32* lanes = read<u32>(warp, ins.arg(ARG_A, g), mask);
-      for (int l = 0; l < LANES; ++l) op.a_registers[static_cast<size_t>(4 * l + g)] = lanes[l];
-    }
-  } else {
-    op.a = descriptor(ins.arg(ARG_A));
-  }
-  op.b = descriptor(ins.arg(ARG_B));
+  own_sums(warp, ins, accumulate);
+  if (in_registers)
+    op.a_registers = read_fragments(warp, ins);
+  else
+    op.a = descriptor(ins.arg(WGMMA_A));
+  op.b = descriptor(ins.arg(WGMMA_B));
   auto& log = warp.cta->wgmma_log[warp.index / 4];
   std::array<u64, 3> entry{static_cast<u64>(ins.line), op.a, op.b};
   if (warp.wgmmas < log.size() && log[warp.wgmmas] != entry)
@@ -150,12 +135,6 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
   if (warp.wgmmas == log.size()) log.push_back(entry);
   ++warp.wgmmas;
   WgmmaGroup& group = warp.wgmma_groups.back();
-  for (int i = 0; i < ins.size(ARG_D); ++i) {
-    int slot = ins.arg(ARG_D, i).slot;
-    group.owned.push_back(slot);
-    ++warp.busy[slot];
-    warp.valid[slot] = 0;
-  }
   ++group.left;
   if (!group.last) group.since = executed, group.line = ins.line;
   group.last = op.number;
@@ -167,8 +146,7 @@ void Machine::issue_wgmma(Warp& warp, const Ins& ins, u32 mask) {
 void Machine::wait_wgmma(Warp& warp, u32 pending) {
   while (warp.wgmma_groups.size() - 1 > pending) {
     while (warp.wgmma_groups.front().left) carry_out_wgmma(warp);
-    for (int slot : warp.wgmma_groups.front().owned)
-      if (--warp.busy[slot] == 0) warp.valid[slot] = ALL;
+    let_go(warp, warp.wgmma_groups.front());
     u32 warps = program_.cluster * static_cast<u32>(warp.cta->warps.size());
     warp.now.reach(warps + warp.actor, warp.wgmma_groups.front().last);
     warp.shot.reset();
@@ -178,9 +156,11 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
 }
 
 bool Machine::matrix_multiply(Warp& warp, Group& group, const Ins& ins, u32 mask) {
+  bool wgmma = ins.op == Op::wgmma || ins.op == Op::wgmma_fence || ins.op == Op::wgmma_commit || ins.op == Op::wgmma_wait;
+  if (wgmma && mask != ALL) throw Problem("warp divergence", "wgmma by part of a warp");
   switch (ins.op) {
     case Op::wgmma: issue_wgmma(warp, ins, mask); break;
-    case Op::wgmma_fence: warp.fenced = warp.clock; break;
+    case Op::wgmma_fence: hide_fragments(warp); break;
     case Op::wgmma_commit: warp.wgmma_groups.emplace_back(); break;
     case Op::wgmma_wait: wait_wgmma(warp, static_cast<u32>(ins.arg(0).value)); break;
     default: return false;

@@ -1,0 +1,132 @@
+"""What a kernel must not do, in kernels of a few lines: the bug is found and placed, without it the kernel is clean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pyptx_ops.dsl import Kernel, ptx
+from pyptx_ops.dsl.desc import k_major_128b
+from pyptx_ops.dsl.sim import Report, SimulationError
+from tests.sim.tools import POLICIES, item, launch, thread_index
+
+THREADS = 128
+
+
+def found(kernel: Kernel, *args: torch.Tensor | int, others: int = 1, **how: int | str) -> Report:
+    """The report of a kernel that has a bug, at one of its own lines and with so many others involved."""
+    with pytest.raises(SimulationError) as raised:
+        launch(kernel, *args, **how)
+    report = raised.value.report
+    assert report.place is not None and report.place.python.startswith(__file__), "the kernel's own line"
+    assert len(report.others) == others and all(other.python.startswith(__file__) for other in report.others)
+    return report
+
+
+class Multiplication:
+    """A kernel around wgmmas of ones, 64 x 8 x 16, with A in registers; what goes on between them is the test's."""
+
+    def __init__(self, body: Callable[[Multiplication], object]):
+        with Kernel("multiplication", block=(THREADS, 1, 1)) as self.kernel:
+            out = self.kernel.param("out", "pointer")
+            tile = self.kernel.dynamic_shared(1024).array("tile", 16 * 128, 1024).reg()
+            self.thread = thread_index()
+            self.ones = ptx.mov(0x3F803F80, type="u32")
+            for i in range(4):
+                ptx.st(tile + self.thread * 4 + 512 * i, self.ones, space="shared::cta", type="u32")
+            ptx.fence.proxy.async_(space="shared::cta")
+            ptx.bar.sync(0)
+            self.b = k_major_128b().at(tile)
+            self.sums, self.a = self.kernel.regs("f32", 8), self.kernel.regs("b32", 4)
+            for register in self.a:
+                ptx.mov(self.ones, out=register, type="b32")
+            body(self)
+            ptx.st(item(out, self.thread, 4), self.sums[0], space="global")
+            ptx.ret()
+
+    def multiply(self, accumulate: int = 1, n: int = 8) -> None:
+        operands = (self.sums[: n // 2], self.a, self.b, accumulate, 1, 1, 0)
+        ptx.wgmma.mma_async.rs(*operands, shape=f"m64n{n}k16", dtype="f32", atype="bf16", btype="bf16")
+        ptx.wgmma.commit_group()
+
+    def twice(self, between: Callable[[Multiplication], object], fence: bool = True, wait: bool = True) -> None:
+        """Something happens between two wgmmas."""
+        ptx.wgmma.fence()
+        self.multiply(0)
+        if wait:
+            ptx.wgmma.wait_group(0)
+        between(self)
+        if fence:
+            ptx.wgmma.fence()
+        self.multiply()
+        ptx.wgmma.wait_group(0)
+
+
+def write_sum(m: Multiplication) -> None:
+    ptx.mov(1.0, out=m.sums[0], type="f32")
+
+
+def read_sum(m: Multiplication) -> None:
+    ptx.add(m.sums[0], m.sums[1], type="f32")
+
+
+def write_a(m: Multiplication) -> None:
+    ptx.mov(m.ones, out=m.a[2], type="b32")
+
+
+def read_a(m: Multiplication) -> None:
+    ptx.add(m.a[2], 1, type="u32")
+
+
+ACCESSES = (write_sum, read_sum, write_a, read_a)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("access", ACCESSES, ids=lambda f: f.__name__)
+def test_registers_of_wgmma(access: Callable[[Multiplication], None], policy: str) -> None:
+    """An access between two wgmmas comes after the wait for the first and before a fence for the second."""
+    out = torch.zeros(THREADS)
+    launch(Multiplication(lambda m: m.twice(access)).kernel, out, policy=policy)
+    assert (out == (17 if access is write_sum else 32)).all()
+    report = found(Multiplication(lambda m: m.twice(access, fence=False)).kernel, out, policy=policy)
+    did = access.__name__.partition("_")[0].replace("write", "written")
+    assert report.kind == "missing wgmma.fence" and f"was {did} after the last wgmma.fence" in report.message
+    assert report.others[0].text == f"it was {did}"
+    report = found(Multiplication(lambda m: m.twice(access, wait=False)).kernel, out, policy=policy)
+    assert report.kind == ("accumulator in flight" if "sum" in access.__name__ else "operand in flight")
+    assert report.others[0].ptx.startswith("wgmma.mma_async")
+
+
+def test_wgmmas_of_two_shapes_on_the_same_registers() -> None:
+    def body(m: Multiplication, fence: bool) -> None:
+        ptx.wgmma.fence()
+        m.multiply(0)
+        m.multiply(n=8)
+        if fence:
+            ptx.wgmma.fence()
+        m.multiply(n=16)
+        ptx.wgmma.wait_group(0)
+
+    for fence in (True, False):
+        kernel = Multiplication(lambda m: [write_all(m), body(m, fence)]).kernel  # noqa: B023
+        if fence:
+            launch(kernel, torch.zeros(THREADS))
+            continue
+        report = found(kernel, torch.zeros(THREADS))
+        assert report.kind == "missing wgmma.fence" and "wgmmas of two shapes" in report.message
+
+
+def write_all(m: Multiplication) -> None:
+    for register in m.sums:
+        ptx.mov(1.0, out=register, type="f32")
+
+
+def test_the_first_wgmma_needs_a_fence_too() -> None:
+    def body(m: Multiplication) -> None:
+        m.multiply(0)
+        ptx.wgmma.wait_group(0)
+
+    report = found(Multiplication(body).kernel, torch.zeros(THREADS), others=0)
+    assert report.kind == "missing wgmma.fence" and "no wgmma.fence at all" in report.message
