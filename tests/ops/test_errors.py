@@ -95,7 +95,9 @@ BAD = {
     ],
     "grouped_gemm": [
         ("a", to(torch.int32), TypeError, r"a has dtype torch\.int32"),
-        ("a", other_shape(3, 6, 8), ValueError, r"a has shape \(3, 6, 8\) and b \(3, 8, 4\); taken are .*2D x 3D"),
+        ("a", other_shape(8), ValueError, r"a has shape \(8,\) and b \(3, 8, 4\); taken are .*\(G, M, K\)"),
+        ("a", other_shape(2, 6, 8), ValueError, r"b has shape \(3, 8, 4\), wanted \(G, K, N\) with G = 2 as in a"),
+        ("a", other_shape(3, 6, 8), ValueError, r"offs is given, wanted None with a \(G, M, K\)"),
         ("b", other_shape(8), ValueError, r"b \(8,\); taken are a \(M, K\) with b \(G, K, N\)"),
         ("b", other_shape(7, 4), ValueError, r"b has shape \(7, 4\), wanted \(K, N\) with K = 8 as in a"),
         ("b", to(torch.float32), TypeError, r"b has dtype torch\.float32, wanted torch\.bfloat16 like a"),

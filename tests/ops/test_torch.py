@@ -56,6 +56,10 @@ def samples(device, dtype=torch.float32):
             (t(5, 7, layout="transposed"), t(7, 3), offs, t(3, 3)),
             (t(5, 7), t(7, 3, layout="every second"), offs),
             (t(5, 0), t(0, 3), ends(0, 0, device=device), t(2, 3)),
+            (t(3, 5, 4), t(4, 7, layout="transposed"), offs, t(3, 5)),
+            (t(3, 5, 4, layout="transposed"), t(4, 0), ends(0, 0, 0, device=device)),
+            (t(3, 5, 4), t(3, 4, 6, layout="transposed"), None, t(3, 6)),
+            (t(2, 0, 4), t(2, 4, 6)),
         ],
         "rms_norm": [
             (t(3, 5), t(5), 1e-6),
