@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pyptx_ops.dsl import Kernel, ptx
+from pyptx_ops.dsl import Kernel, TensorMapSpec, ptx
 from pyptx_ops.dsl.desc import k_major_128b
+from pyptx_ops.dsl.macros import wait_parity
 from pyptx_ops.dsl.sim import Report, SimulationError
+from pyptx_ops.simulator import launch_kernel
 from tests.sim.tools import POLICIES, item, launch, thread_index
 
 THREADS = 128
@@ -130,3 +132,56 @@ def test_the_first_wgmma_needs_a_fence_too() -> None:
 
     report = found(Multiplication(body).kernel, torch.zeros(THREADS), others=0)
     assert report.kind == "missing wgmma.fence" and "no wgmma.fence at all" in report.message
+
+
+def passed_on(how: str, ready: bool) -> Kernel:
+    """Half of `out` is written by stores, and all of it read in one of several ways."""
+    with Kernel("passed_on", block=(32, 1, 1)) as k:
+        out, tile = k.param("out", "pointer"), k.tensor_map("tile", TensorMapSpec("u32", (32, 2)))
+        smem = k.dynamic_shared(128)
+        buffer, full = smem.array("buffer", 256, 128).reg(), smem.array("full", 8, 8).reg()
+        thread = thread_index()
+        at = item(out, thread, 8)
+        ptx.st(at, thread, space="global", type="u32")
+        if ready:
+            ptx.st(at + 4, thread, space="global", type="u32")
+        ptx.st(buffer + thread * 8, [thread, thread], space="shared::cta", vec="v2", type="u32")
+        ptx.fence.proxy.async_()
+        ptx.bar.warp.sync(-1)
+        if how == "load":
+            ptx.ld(at, space="global", type="u64")
+        elif how == "atomic":
+            ptx.red(at + 4, 1, space="global", op="add", type="u32")
+        elif how == "cp.async":
+            ptx.cp.async_(buffer + thread * 8, at, 8, cache="ca")
+            ptx.cp.async_.wait_all()
+        else:
+            with k.if_(thread == 0):
+                if how == "reduction":
+                    ptx.cp.reduce.async_.bulk(out, buffer, 256, op="add", type="u32")
+                    ptx.cp.async_.bulk.commit_group()
+                    ptx.cp.async_.bulk.wait_group(0)
+                else:
+                    ptx.mbarrier.init(full, 1)
+                    ptx.fence.mbarrier_init()
+                    ptx.mbarrier.arrive.expect_tx(full, 256)
+                    if how == "tensor load":
+                        ptx.cp.async_.bulk.tensor.load(buffer, tile, [0, 0], full, dim="2d")
+                    else:
+                        ptx.cp.async_.bulk.load(buffer, out, 256, full)
+                    wait_parity(full, 0)
+        ptx.ret()
+    return k
+
+
+@pytest.mark.parametrize("how", ["load", "atomic", "cp.async", "reduction", "bulk load", "tensor load"])
+def test_fresh_global_memory_is_written_before_it_is_read(how: str) -> None:
+    out = torch.zeros(66, dtype=torch.int32)
+    args = (1, 1, 1), out, out[:64].view(2, 32)
+    launch_kernel(passed_on(how, True), *args, fresh=[out])
+    launch_kernel(passed_on(how, False), *args, fresh=[out[64:]])
+    with pytest.raises(SimulationError) as raised:
+        launch_kernel(passed_on(how, False), *args, fresh=[out[:64]])
+    report = raised.value.report
+    assert report.kind == "uninitialised global memory" and "byte 4 of a tensor of 264 bytes" in report.message
+    assert report.place is not None and report.place.python.startswith(__file__)

@@ -85,6 +85,7 @@ class Machine {
   void load_store(Warp& warp, const Ins& ins, u32 mask);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
+  void check_fresh(u64 address, u64 bytes, bool reads, bool writes);
   void check_state(const Cta& cta, u32 start, u32 bytes, bool write) const;
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
   void complete_cluster(Cluster& cluster);
