@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pyptx_ops.dsl import Kernel, TensorMapSpec, ptx
+from pyptx_ops.dsl import Kernel, Reg, TensorMapSpec, ptx
 from pyptx_ops.dsl.desc import k_major_128b
 from pyptx_ops.dsl.macros import wait_parity
 from pyptx_ops.dsl.sim import Report, SimulationError
@@ -185,3 +185,67 @@ def test_fresh_global_memory_is_written_before_it_is_read(how: str) -> None:
     report = raised.value.report
     assert report.kind == "uninitialised global memory" and "byte 4 of a tensor of 264 bytes" in report.message
     assert report.place is not None and report.place.python.startswith(__file__)
+
+
+def laps(turns: int, parities: list[int], waits_for: bool) -> Kernel:
+    """Warp 0 completes `turns` phases of a barrier, after each of which it may wait for warp 1, which waits at it."""
+    with Kernel("laps", block=(64, 1, 1)) as k:
+        smem = k.dynamic_shared(16)
+        full, empty = smem.array("full", 8, 8).reg(), smem.array("empty", 8, 8).reg()
+        thread = thread_index()
+        with k.if_(thread == 0):
+            ptx.mbarrier.init(full, 1)
+            ptx.mbarrier.init(empty, 1)
+        ptx.bar.sync(0)
+        with k.if_(thread == 0):
+            for turn in range(turns):
+                ptx.mbarrier.arrive(full)
+                if waits_for:
+                    wait_parity(empty, turn & 1)
+        with k.if_(thread == 32):
+            for parity in parities:
+                wait_parity(full, parity)
+                ptx.mbarrier.arrive(empty)
+        ptx.ret()
+    return k
+
+
+@pytest.mark.parametrize("policy", ["lazy", "eager"])
+def test_a_waiter_that_is_lapped(policy: str) -> None:
+    """Two phases complete before the other warp looks: their parity reads as if none had."""
+    launch(laps(4, [0, 1, 0, 1], True), policy=policy)
+    launch(laps(1, [0], False), policy=policy)
+    report = found(laps(2, [0], False), policy=policy, others=2)
+    assert report.kind == "lapped waiter" and "phase 0 of the mbarrier at shared memory offset 0" in report.message
+    assert "so is phase 1" in report.message and "phase 2 is open" in report.message
+    assert report.others[0].ptx.startswith("mbarrier.arrive") and report.others[1].ptx.startswith("mbarrier.init")
+
+
+MISUSES: dict[str, tuple[Callable[[Reg], object], str]] = {
+    "nothing": (lambda barrier: None, ""),
+    "initialised again": (lambda barrier: ptx.mbarrier.init(barrier, 2), "a live mbarrier is initialised again"),
+    "not initialised": (lambda barrier: ptx.mbarrier.arrive(barrier + 8), "it was not initialised"),
+    "invalid": (lambda barrier: [ptx.mbarrier.inval(barrier), ptx.mbarrier.arrive(barrier)], "it was not initialised"),
+    "too many arrivals": (lambda barrier: ptx.mbarrier.arrive(barrier, count=3), "2 of 2 arrivals"),
+    "too many bytes": (
+        lambda barrier: [ptx.mbarrier.expect_tx(barrier, (1 << 20) - 1) for _ in "12"],
+        "byte count of an mbarrier overflows",
+    ),
+    "data": (lambda barrier: ptx.ld(barrier, space="shared", type="u32"), "offset 0 holds an mbarrier"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuse_of_an_mbarrier(name: str) -> None:
+    misuse, message = MISUSES[name]
+    with Kernel("misuse", block=(32, 1, 1)) as k:
+        barrier = k.dynamic_shared(16).array("barrier", 16, 8).reg()
+        with k.if_(thread_index() == 0):
+            ptx.mbarrier.init(barrier, 2)
+            misuse(barrier)
+        ptx.ret()
+    if not message:
+        launch(k)
+        return
+    report = found(k, others=int(name == "initialised again"))
+    assert report.kind == "barrier misuse" and message in report.message

@@ -21,7 +21,7 @@ struct MBarrier {
   u32 expected = 0, pending = 0;
   s64 tx = 0;
   u64 phase = 0;
-  int line = 0;
+  int line = 0, arrival = 0;  // of its initialisation; of what arrived or brought bytes last
   u32 actor = 0, generic_actor = 0;  // for copies that report to it, through the asynchronous and the generic proxy
   Epoch initialised;
   bool published = false;                          // by fence.mbarrier_init

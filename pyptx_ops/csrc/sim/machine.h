@@ -122,6 +122,7 @@ class Machine {
   bool registers(Warp& warp, Group& group, const Ins& ins);
   void mbarrier(Warp& warp, const Ins& ins, u32 mask);
   bool wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void check_lapped(const Warp& warp, const MBarrier& barrier, u32 offset, u32 parity) const;
   MBarrier& barrier_at(Cta& cta, u32 offset);
   void arrive(MBarrier& barrier, u32 count);
   void arrive_at(Warp& warp, const Cta& cta, MBarrier& barrier, const Ins& ins, u32 lanes);

@@ -89,7 +89,7 @@ bool Machine::ready(Warp& warp, Group& group) {
     case Wait::none: return true;
     case Wait::mbarrier: {
       auto found = warp.cta->barriers.find(group.address);
-      if (found != warp.cta->barriers.end() && (found->second.phase & 1) == group.parity) return false;
+      if (found != warp.cta->barriers.end() && found->second.phase == group.generation) return false;
       break;
     }
     case Wait::named:
