@@ -24,6 +24,7 @@ from pyptx_ops.trials.bounds import (
     norm_excess,
     product_bound,
     product_excess,
+    ragged_k_excess,
     silu_excess,
     silu_gradients_excess,
 )
@@ -68,6 +69,7 @@ def laid(tensor: Tensor, layout: str) -> Tensor:
 def checks() -> Iterator[Check]:
     yield from gemm_checks()
     yield from grouped_checks()
+    yield from ragged_k_checks()
     yield from norm_checks()
     yield from swiglu_checks()
     yield from huge_checks()
@@ -190,6 +192,57 @@ def grouped_check(
     )  # fmt: skip
     elements = groups * n * k + rows * (n + k)
     return Check("grouped_gemm", dtype, " ".join(filter(None, parts)), elements, run)
+
+
+RAGGED_WIDTHS = ((24, 40), (1, 1), (3, 5), (129, 65), (256, 128), (264, 200), (64, 0), (127, 257), (1, 193))
+RAGGED_MANY = (1023, 1024, 1025)
+
+
+def ragged_k_checks() -> Iterator[Check]:
+    """Groups along K: the weight gradient."""
+    for dtype in DTYPES:
+        every = itertools.product(COUNTS, RAGGED_WIDTHS, TAILS)
+        for number, (counts, (m, n), tail) in enumerate(every):
+            yield ragged_k_check(counts, m, n, tail, dtype, bias=number % 2 == 1, wide=number % 3 == 2)
+        for one, other in itertools.product(VIEWS, VIEWS):
+            yield ragged_k_check((4, 0, 130, 7), 48, 72, 5, dtype, bias=True, wide=False, relay=(one, other))
+        for groups in RAGGED_MANY:
+            counts = tuple(random.Random(groups).choices((0, 1, 2, 9), k=groups))
+            yield ragged_k_check(counts, 16, 40, 7, dtype, bias=False, wide=False)
+        for groups, rows, n, k in LLM_GROUPS:
+            drawn = random.Random(groups).choices(range(groups), [1 / (g + 1) for g in range(groups)], k=rows)
+            counts = tuple(drawn.count(g) for g in range(groups))
+            yield ragged_k_check(counts, k, n, 13, dtype, bias=False, wide=False)
+
+
+def ragged_k_check(
+    counts: Sequence[int],
+    m: int,
+    n: int,
+    tail: int,
+    dtype: torch.dtype,
+    bias: bool,
+    wide: bool,
+    relay: tuple[str, str] | None = None,
+) -> Check:
+    groups, used = len(counts), sum(counts)
+    depth, out_dtype = used + tail, torch.float32 if wide else None
+
+    def run() -> float:
+        rows, b = operand(depth, m, "N", dtype), operand(depth, n, "N", dtype)
+        rows[used:] = b[used:] = math.nan
+        if relay:
+            rows, b = laid(rows, relay[0]), laid(b, relay[1])
+        added = operand(groups, n, "N", dtype) if bias else None
+        offs = offs_of(torch.tensor(counts))
+        poisoned(groups * m * n, out_dtype or dtype)
+        out = pyptx_ops.grouped_gemm(rows.t(), b, offs, added, out_dtype=out_dtype)
+        return ragged_k_excess(out, rows.t(), b, offs, added) if out.dtype is (out_dtype or dtype) else math.inf
+
+    shown = str(tuple(counts)) if groups <= 4 else f"{groups} groups, {used} rows"
+    parts = (f"along K {shown} +{tail} M{m} N{n}", "bias" if bias else "", "fp32 out" if wide else "")
+    name = " ".join(filter(None, (*parts, ", ".join(relay or ()))))
+    return Check("grouped_gemm", dtype, name, groups * m * n + depth * (m + n), run)
 
 
 def gathered_excess(out: Tensor, a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None = None) -> float:

@@ -33,13 +33,4 @@ def pinned(call: Call, config: GemmConfig) -> Call:
 
 def candidates(problem: GemmProblem) -> list[GemmConfig]:
     """Every config that can compute a problem."""
-
-    def fits(config: GemmConfig) -> bool:
-        majors = (config.y_major, config.x_major) if config.swap else (config.x_major, config.y_major)
-        return (
-            config.dtype == problem.dtype
-            and config.grouped == (problem.groups > 0)
-            and majors == (problem.token_major, problem.weight_major)
-        )
-
-    return [config for config in tuning.configs() if fits(config)]
+    return list(tuning.candidates(problem))

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 import pyptx_ops
 from pyptx_ops.manifest import write_atomically
 
-__all__ = ["RESULTS", "Run", "append", "environment", "load"]
+__all__ = ["RESULTS", "Run", "append", "environment", "load", "short_name"]
 
 FORMAT = 1
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -50,6 +50,11 @@ def environment(commit: str | None = None) -> dict[str, Any]:
         "package": pyptx_ops.__version__,
         "commit": commit or _commit(),
     }
+
+
+def short_name(environment: Mapping[str, Any]) -> str:
+    """Of its GPU: "h200"."""
+    return str(environment["gpu"]).split()[-1].lower()
 
 
 def append(run: Run, directory: Path = RESULTS) -> Path:

@@ -2,31 +2,36 @@
 
 python -m benchmarks.conformance --build             # here: trace and assemble into .build/conformance
 python -m benchmarks.conformance --run --out DIR     # on the GPU machine: launch, write DIR/outputs.xz
-python -m benchmarks.conformance --compare DIR       # here: run the simulator on the same inputs and compare
-python -m benchmarks.conformance --classes           # the class of every form
+python -m benchmarks.conformance --compare DIR       # here: run the simulator on the same inputs, and compare
+python -m benchmarks.conformance --keep DIR          # of DIR's files what tests/sim/golden has
+python -m benchmarks.conformance --forms             # how many there are, and what is left out
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from benchmarks import records
 from pyptx_ops.dsl.sim import SimulationError
 from pyptx_ops.dsl.sim.ptx import PtxError
 
-from .classes import class_of
 from .compare import Verdict, compare
 from .forms import Case, cases, left_out
 from .golden import WIDE, Golden
 from .kernels import outputs
 from .machines import Gpu, Simulator
 from .modules import DIRECTORY, build
-from .tables import read
+from .tables import digests_of, read
 
 OUTPUTS, TABLES = "outputs.xz", "tables.xz"
+KEPT_LANES = 16  # for the tests
+AGREES = "agrees"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,8 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--compare", type=Path, metavar="DIR")
-    parser.add_argument("--classes", action="store_true")
-    parser.add_argument("--out", type=Path, default=DIRECTORY)
+    parser.add_argument("--keep", type=Path, metavar="DIR")
+    parser.add_argument("--forms", action="store_true")
+    parser.add_argument("--out", type=Path, help="where files go; of --compare a record")
     parser.add_argument("--only", default="", metavar="TEXT", help="forms (or tables) whose name contains TEXT")
     parser.add_argument("--show", type=int, default=3, help="lanes shown of a form that differs")
     options = parser.parse_args(arguments)
@@ -44,23 +50,50 @@ def main(arguments: list[str] | None = None) -> int:
     if options.build:
         print(f"{build()} bytes in {DIRECTORY}")
     if options.run:
-        run_on_gpu(chosen, options.out)
+        run_on_gpu(chosen, options.out or DIRECTORY)
     if options.tables:
-        options.out.mkdir(parents=True, exist_ok=True)
-        read(Gpu(DIRECTORY), options.out / TABLES, options.only)
-    if options.classes:
-        for kind, count in Counter(str(class_of(case)) for case in chosen).items():
-            print(f"{count:6} {kind}")
-        for name, why in left_out().items():
-            print(f"not compared: {name.strip()}: {why}")
+        (options.out or DIRECTORY).mkdir(parents=True, exist_ok=True)
+        read(Gpu(DIRECTORY), (options.out or DIRECTORY) / TABLES, options.only)
+    if options.forms:
+        print("\n".join(f"{count:6} {family}" for family, count in Counter(case.family for case in chosen).items()))
+        print("\n".join(f"not compared: {name.strip()}: {why}" for name, why in left_out().items()))
+    if options.keep:
+        keep(options.keep, options.out or DIRECTORY)
     if options.compare:
-        return report(compare_all(chosen, Golden.load(options.compare / OUTPUTS)), options.show)
+        golden = Golden.load(options.compare / OUTPUTS)
+        verdicts = compare_all(chosen, golden)
+        if options.out:
+            print(f"record: {records.append(recorded(verdicts, golden, options.only), options.out)}")
+        return report(verdicts, options.show)
     return 0
 
 
-def run_on_gpu(chosen: list[Case], out: Path) -> None:
-    from benchmarks import records
+def keep(directory: Path, out: Path) -> None:
+    """The outputs with fewer lanes, and the digests of the readings."""
+    golden = Golden.load(directory / OUTPUTS)
+    gpu = records.short_name(golden.environment)
+    golden.narrowed(KEPT_LANES).save(out / f"forms_{gpu}.xz")
+    head = {"environment": golden.environment, "tables": digests_of(directory / TABLES)}
+    (out / f"special_{gpu}.json").write_text(json.dumps(head) + "\n")
 
+
+def recorded(verdicts: list[Verdict], golden: Golden, only: str) -> records.Run:
+    """By family: how many forms there are, and how many give the same bits; then those that do not."""
+    rows: list[dict[str, Any]] = []
+    for family in dict.fromkeys(verdict.case.family for verdict in verdicts):
+        outcomes = Counter(verdict.outcome for verdict in verdicts if verdict.case.family == family)
+        rows.append({"family": family, "class": "bit-exact", "forms": outcomes.total(), **outcomes})
+    apart = {
+        verdict.case.name: f"{verdict.outcome}: {verdict.text}" for verdict in verdicts if verdict.outcome != AGREES
+    }
+    environment = {**golden.environment, "simulated": records.environment()}
+    reasons = Counter(left_out().values())
+    return records.Run(
+        "conformance", environment, {"only": only, "lanes": WIDE}, rows, {"apart": apart, "left_out": dict(reasons)}
+    )
+
+
+def run_on_gpu(chosen: list[Case], out: Path) -> None:
     golden, machine, start = Golden(records.environment()), Gpu(DIRECTORY), time.monotonic()
     for case in chosen:
         try:
@@ -93,13 +126,13 @@ def compare_all(chosen: list[Case], golden: Golden) -> list[Verdict]:
 
 def report(verdicts: list[Verdict], shown: int) -> int:
     for verdict in verdicts:
-        if verdict.outcome != "agrees":
+        if verdict.outcome != AGREES:
             print(f"{verdict.case.name}: {verdict.outcome}: {verdict.text}")
             for line in verdict.lanes[:shown]:
                 print(f"    {line}")
     for outcome, count in Counter(v.outcome for v in verdicts).items():
         print(f"{count:6} {outcome}")
-    return int(any(v.outcome != "agrees" for v in verdicts))
+    return int(any(v.outcome != AGREES for v in verdicts))
 
 
 if __name__ == "__main__":

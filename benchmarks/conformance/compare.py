@@ -1,4 +1,4 @@
-"""One form: what the GPU gave against what the simulator gives."""
+"""One form: what the GPU gave against what the simulator gives. All of them are to give the same bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from .classes import class_of, differences
 from .forms import Case
 from .golden import PER_DIGEST, Golden, digests
 from .machines import inputs_of
@@ -26,10 +25,10 @@ class Verdict:
 
 
 def compare(case: Case, golden: Golden, got: np.ndarray[Any, np.dtype[np.uint64]]) -> Verdict:
-    """got: (outputs, lanes), at least as many lanes as are kept."""
+    """got: (outputs, lanes), as many lanes as were run on the GPU."""
     wanted = golden.outputs[case.name]
     kept = wanted.shape[1]
-    apart = differences(case, wanted, got[:, :kept])
+    apart = (wanted != got[:, :kept]).any(axis=0)
     if apart.any():
         inputs = inputs_of(case, got.shape[1])
         lines = tuple(
@@ -37,11 +36,10 @@ def compare(case: Case, golden: Golden, got: np.ndarray[Any, np.dtype[np.uint64]
             for lane in np.flatnonzero(apart)
         )
         return Verdict(case, "differs", f"{apart.sum()} of {kept} lanes", lines)
-    if class_of(case).kind == "exact" and case.name in golden.digests:
-        pairs = zip(digests(got), golden.digests[case.name], strict=True)
-        runs = [i for i, (mine, known) in enumerate(pairs) if mine != known]
-        if runs:
-            return Verdict(case, "differs further on", f"in the runs {runs} of {PER_DIGEST} lanes")
+    pairs = zip(digests(got), golden.digests[case.name], strict=True)
+    runs = [i for i, (mine, known) in enumerate(pairs) if mine != known]
+    if runs:
+        return Verdict(case, "differs further on", f"in the runs {runs} of {PER_DIGEST} lanes")
     return Verdict(case, "agrees")
 
 

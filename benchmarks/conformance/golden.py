@@ -6,7 +6,7 @@ import hashlib
 import json
 import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ class Golden:
     failures: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, bits: Sequence[int], words: Words) -> None:
-        """Keeps the first lanes, and the digests of all if there are more."""
+        """Keeps the first lanes, and the digests of all."""
         self.outputs[name], self.bits[name] = words[:, : self.lanes], list(bits)
-        if words.shape[1] > self.lanes:
-            self.digests[name] = digests(words)
+        self.digests[name] = digests(words)
+
+    def narrowed(self, lanes: int) -> Golden:
+        """With fewer lanes kept."""
+        return replace(self, lanes=lanes, outputs={name: words[:, :lanes] for name, words in self.outputs.items()})
 
     def save(self, path: Path) -> None:
         head = {"format": FORMAT, "environment": dict(self.environment), "lanes": self.lanes, "failures": self.failures,

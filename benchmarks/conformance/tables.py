@@ -15,7 +15,7 @@ import numpy as np
 from .forms import cases
 from .machines import Gpu
 
-__all__ = ["TABLES", "Reading", "load", "read"]
+__all__ = ["PER_DIGEST", "TABLES", "Reading", "digest", "digests_of", "load", "read"]
 
 Array = np.ndarray[Any, Any]
 PER_DIGEST = 1 << 16
@@ -68,6 +68,8 @@ F32, F64, F16X4, BF16X4 = "f32,f32", "f64,f64", "f16,f16,f16,f16", "bf16,bf16,bf
 _least = _steps(0x00800000, 0x00800100, 1)
 ONE, TWO, FOUR, HALF = 0x3F800000, 0x40000000, 0x40800000, 0x3F000000
 TABLES: dict[str, Reading] = {
+    "rcp": Reading(f"rcp.approx.ftz.f32 {F32}", _steps(ONE, TWO, 127), lambda x: 1 / x, (ONE, TWO)),
+    "ex2 from 1 to 2": Reading(f"ex2.approx.ftz.f32 {F32}", _steps(ONE, TWO, 127), _exp2, (ONE, TWO)),
     "rsqrt": Reading(f"rsqrt.approx.ftz.f32 {F32}", _steps(ONE, FOUR, 127), lambda x: 1 / np.sqrt(x), (ONE, FOUR)),
     "sqrt": Reading(f"sqrt.approx.ftz.f32 {F32}", _steps(ONE, FOUR, 127), np.sqrt, (ONE, FOUR)),
     "lg2": Reading(f"lg2.approx.ftz.f32 {F32}", _steps(HALF, TWO, 61), np.log2, (HALF, TWO)),
@@ -115,8 +117,8 @@ def read(machine: Gpu, path: Path, only: str = "") -> None:
         dense = []
         for first in range(*reading.dense, PER_DIGEST) if reading.dense else ():
             words = np.arange(first, first + PER_DIGEST, dtype=np.uint64)
-            dense.append(_digest(machine.run_on(by_name[reading.form], reading.operands(words))[0]))
-        head[name] = [_digest(outputs), dense]
+            dense.append(digest(machine.run_on(by_name[reading.form], reading.operands(words))[0]))
+        head[name] = [digest(outputs), dense]
         blobs.append(differences.astype("<i8").tobytes())
     path.write_bytes(lzma.compress(json.dumps(head).encode() + b"\n" + b"".join(blobs)))
 
@@ -125,15 +127,21 @@ def load(path: Path) -> dict[str, tuple[Array, list[str]]]:
     """Table -> (outputs, digests of the dense range). Raises ValueError where this machine's truth differs."""
     line, _, blob = lzma.decompress(path.read_bytes()).partition(b"\n")
     at, result = 0, {}
-    for name, (digest, dense) in json.loads(line).items():
+    for name, (whole, dense) in json.loads(line).items():
         inputs = TABLES[name].inputs()
         differences = np.frombuffer(blob[at : at + 8 * len(inputs)], "<i8")
         at += 8 * len(inputs)
         outputs = (expected(TABLES[name], inputs) + differences).astype(np.uint64)
-        if _digest(outputs) != digest:
+        if digest(outputs) != whole:
             raise ValueError(f"{path}: {name} does not come out as it was read")
         result[name] = outputs, dense
     return result
+
+
+def digests_of(path: Path) -> dict[str, tuple[str, list[str]]]:
+    """Table -> (digest of its outputs, digests of the dense range)."""
+    found: dict[str, tuple[str, list[str]]] = json.loads(lzma.decompress(path.read_bytes()).partition(b"\n")[0])
+    return found
 
 
 def expected(reading: Reading, inputs: Array) -> Array:
@@ -150,5 +158,6 @@ def expected(reading: Reading, inputs: Array) -> Array:
         return bits >> 16 if kind == "bf16" else bits
 
 
-def _digest(words: Array) -> str:
+def digest(words: Array) -> str:
+    """Of words on their way out."""
     return hashlib.blake2b(words.astype("<u8").tobytes(), digest_size=8).hexdigest()

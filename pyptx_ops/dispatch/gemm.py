@@ -3,7 +3,8 @@
 A tensor map takes a matrix whose one dimension is contiguous, whose pitch is a multiple of 16 bytes and whose address
 is too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows, grouped rows that are
 contiguous along M) is copied first, into rows along K that are padded to 16 bytes: one more pass over it, never a wrong
-answer.
+answer. Where groups divide K it is the other way round: operands that are contiguous along K are copied too, into rows
+along M or N.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from ..kernels.configs import GemmConfig, Layout
 from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
 from . import bound, multiprocessors, route
 
-__all__ = ["Plan", "gemm", "grouped_gemm", "plan_of"]
+__all__ = ["Plan", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "plan_of"]
 
 ALIGNMENT = 16  # bytes, of a tensor map's address and pitches
 ELEMENT_BYTES = 2
 CHUNK = ALIGNMENT // ELEMENT_BYTES
+WINDOW = 64  # rows of K that a tensor map shows at once where groups divide K: tile_k of those kernels
+WINDOW_PITCH = 3  # its place in such a map's sizes and strides
 MAX_PLANS = 4096
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -78,8 +81,36 @@ def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dt
     return out
 
 
+def grouped_gemm_ragged_k(
+    a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None
+) -> Tensor:
+    """Column groups of a (M, K) times row groups of b (K, N), + bias (G, N); contiguous (G, M, N)."""
+    args = (a, b, offs, bias, out_dtype)
+    out = a.new_empty((offs.shape[0], a.shape[0], b.shape[1]), dtype=out_dtype)
+    if out.numel() == 0:
+        return out
+    if a.shape[1] == 0:
+        return out.zero_() if bias is None else out.copy_(bias.unsqueeze(1))
+    plan = plan_of(a, b, offs.shape[0])
+    addend = 0 if bias is None else bias.contiguous()
+    tokens = _padded_copy(a.t()) if plan.copy_tokens else a
+    weights = _padded_copy(b) if plan.copy_weights else b
+    operands = (*_windowed(tokens, plan.token_tail), *_windowed(weights, plan.weight_tail))
+    addend = 0 if bias is None else bias.contiguous()
+    values = (
+        *operands, out, addend, *plan.sizes, out.dtype is torch.float32, offs.contiguous(), offs.shape[0],
+    )  # fmt: skip
+    bound.launch("grouped_gemm", args, plan.kernel, out.get_device(), (plan.blocks, 1, 1), values, (out,))
+    return out
+
+
+def _windowed(rows: Tensor, tail: tuple[int, ...]) -> tuple[Any, ...]:
+    """A map's values: window w holds the rows before row w, so the first window lies before the first row."""
+    return (rows, -WINDOW * tail[WINDOW_PITCH]), *tail
+
+
 def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
-    """The plan for a (..., K) times b (K, N) or (G, K, N); made once per kind of call."""
+    """The plan for a (..., K) times b (K, N), or both by groups; made once per kind of call."""
     device, launcher = a.get_device(), launch.current_launcher()
     aligned = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
     key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, aligned, groups, device, launcher)
@@ -87,7 +118,8 @@ def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
     if plan is None:
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        plan = _plans[key] = _make_plan(a, b, groups, device, launcher)
+        make = _make_ragged_k_plan if groups and b.dim() == 2 else _make_plan
+        plan = _plans[key] = make(a, b, groups, device, launcher)
     return plan
 
 
@@ -127,6 +159,27 @@ def _make_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.
         config, kernel, grid(problem, config, sms), token_matrix.tail, weight_matrix.tail, (m, n, k),
         copy_tokens or tokens.data_ptr() != a.data_ptr(), copy_weights,
     )  # fmt: skip
+
+
+def _make_ragged_k_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.Launcher) -> Plan:
+    """Both operands are seen as windows of rows of K (`kernels/hopper/gemm.py`)."""
+    (token_tail, copy_tokens), (weight_tail, copy_weights) = _windows(a.t()), _windows(b)
+    (m, k), n = a.shape, b.shape[1]
+    problem = GemmProblem(m, n, k, _DTYPE_NAMES[a.dtype], "mn", "mn", groups, ragged_k=True)
+    arch = route(device).arch
+    assert arch is not None  # checked tensors on a device that runs kernels
+    sms = multiprocessors(device)
+    config = select(problem, sms)
+    blocks = grid(problem, config, sms)
+    kernel = launcher.kernel(arch, config.name)
+    return Plan(config, kernel, blocks, token_tail, weight_tail, (m, n, k), copy_tokens, copy_weights)
+
+
+def _windows(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
+    """Rows of K as windows of WINDOW rows, each one row further on; and whether the rows are copied first."""
+    matrix, copy = _matrix(tensor, k_major_only=True)
+    inner, rows, pitch = matrix.tail
+    return (inner, WINDOW, rows + 1, pitch, pitch), copy
 
 
 def _rows(a: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ class GemmConfig:
     dtype: "bf16" or "f16".  x_major, y_major: if an operand is contiguous along K ("k") or along its rows ("mn").
     swap: X holds the weights and Y the tokens, so the tile is written transposed; for few tokens.
     grouped: tokens are ragged groups given by `offs`, each with weights of its own.
+    ragged_k: with `grouped`, the groups divide K instead, and each is a product of its own.
     split_k: CTAs of a cluster that share a tile's K blocks and add their parts through distributed shared memory.
     blocks_per_sm: resident CTAs per SM that registers and shared memory leave room for: 1, or 2 for small tiles.
     """
@@ -34,6 +35,7 @@ class GemmConfig:
     split_k: int = 1
     blocks_per_sm: int = 1
     tile_k: int = 64
+    ragged_k: bool = False
 
     @property
     def name(self) -> str:
@@ -41,8 +43,9 @@ class GemmConfig:
         swap = "_swap" if self.swap else ""
         split = f"_split{self.split_k}" if self.split_k > 1 else ""
         blocks = f"_b{self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
-        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{kind}_{self.dtype}_x{self.x_major}_y{self.y_major}_{tile}_s{self.stages}{swap}{split}{blocks}"
+        ragged = "_ragged_k" if self.ragged_k else ""
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}"
+        return f"{kind}_{self.dtype}_x{self.x_major}_y{self.y_major}_{tile}{swap}{split}{blocks}{ragged}"
 
     @property
     def consumers(self) -> int:

@@ -11,23 +11,28 @@ from dataclasses import dataclass
 from ..dsl import Kernel, Reg, Var, ptx, special
 from ..dsl.macros import FULL_MASK, ceil_div, first_lane, warp_inclusive_sum
 
-__all__ = ["GroupedSchedule", "StaticSchedule", "Tile"]
+__all__ = ["GroupedSchedule", "RaggedKSchedule", "StaticSchedule", "Tile"]
 
 BAND = 8
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of the output. Rows token … token_end − 1 of it exist; `token_end` may lie beyond the tile.
+    """A tile of the output. Rows row … row_end − 1 of it exist; `row_end` may lie beyond the tile.
 
-    weight: first column.  group: whose weights.  k_blocks: 0 where the result is zero whatever the operands hold.
+    token: first row in the operand.  weight: first column.  group: whose weights.
+    k_blocks: 0 where the result is zero whatever the operands hold.
+    k_first, k_end: the part of K that the product is over, where it is not all.
     """
 
     token: Reg
-    token_end: Reg
+    row: Reg
+    row_end: Reg
     weight: Reg
     group: Reg | int
     k_blocks: Reg
+    k_first: Reg | int = 0
+    k_end: Reg | int = 0
 
 
 def band_order(index: Reg, token_tiles: Reg, weight_tiles: Reg) -> tuple[Reg, Reg]:
@@ -62,7 +67,8 @@ class StaticSchedule:
         self.k.break_(self.index >= self.total)
         token, weight = band_order(self.index, self.token_tiles, self.weight_tiles)
         self.index += self.workers
-        return Tile(token * self.tokens, self.m, weight * self.weights, 0, self.k_blocks)
+        row = token * self.tokens
+        return Tile(row, row, self.m, weight * self.weights, 0, self.k_blocks)
 
 
 class GroupedSchedule:
@@ -116,7 +122,8 @@ class GroupedSchedule:
         group = self.first_group + lane
         k_blocks = ptx.selp(self.k_blocks, 0, group < self.groups)
         self.index += self.workers
-        return Tile(start + token * self.tokens, end, weight * self.weights, group, k_blocks)
+        row = start + token * self.tokens
+        return Tile(row, row, end, weight * self.weights, group, k_blocks)
 
     def _look(self) -> None:
         """Fill the lanes with groups first_group … first_group + 31."""
@@ -145,3 +152,52 @@ class GroupedSchedule:
 
     def _from_lane(self, value: Reg, lane: Reg | int) -> Reg:
         return ptx.shfl(value, lane, 31, FULL_MASK, mode="idx").as_type("u32")
+
+
+class RaggedKSchedule:
+    """A product of m × n for each group, over the part of K that `offs` gives it; they lie one below the other.
+
+    All groups have as many tiles, so a tile's number tells its group. The ends of the next tile's group are loaded
+    while this tile is worked on, and clamped when it is taken. An empty group's products are zero.
+    """
+
+    def __init__(
+        self, k: Kernel, *, worker: Reg, workers: Reg, m: Reg, n: Reg, depth: Reg, offs: Reg, groups: Reg,
+        tokens: int, weights: int, tile_k: int,
+    ):  # fmt: skip
+        self.k = k
+        self.m, self.depth, self.offs = m, depth, offs
+        self.tokens, self.weights, self.tile_k = tokens, weights, tile_k
+        self.token_tiles, self.weight_tiles = ceil_div(m, tokens), ceil_div(n, weights)
+        self.per_group = self.token_tiles * self.weight_tiles
+        self.total = self.per_group * groups
+        self.index = k.var("u32", worker)
+        self.workers = workers
+        self.group = k.var("u32", 0)
+        self.first, self.end = k.var("s32", 0), k.var("s32", 0)  # as they stand in `offs`
+        self._look()
+
+    def next(self) -> Tile:
+        """The next tile; leaves the surrounding k.loop() when there is none."""
+        self.k.break_(self.index >= self.total)
+        group = ptx.mov(self.group, type="u32")
+        first = self._clamped(self.first)
+        end = ptx.max(self._clamped(self.end), first, type="u32")
+        token, weight = band_order(self.index - group * self.per_group, self.token_tiles, self.weight_tiles)
+        self.index += self.workers
+        self._look()
+        row, above = token * self.tokens, group * self.m
+        k_blocks = ceil_div(end - first, self.tile_k)
+        return Tile(row, above + row, above + self.m, weight * self.weights, group, k_blocks, first, end)
+
+    def _look(self) -> None:
+        """Load where the group of the next tile starts and ends."""
+        self.group.set(self.index // self.per_group)
+        inside = self.index < self.total
+        address = self.offs + ptx.mul.wide(self.group, 4)
+        self.first.set(0)
+        ptx.ld(address.at(-4), space="global", type="s32", out=self.first, pred=inside & (self.group > 0))
+        ptx.ld(address, space="global", type="s32", out=self.end, pred=inside)
+
+    def _clamped(self, end: Reg) -> Reg:
+        return ptx.min(ptx.max(end, 0), self.depth.as_type("s32")).as_type("u32")

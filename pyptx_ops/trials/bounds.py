@@ -21,7 +21,7 @@ from ..ops.gemm import reference
 
 __all__ = [
     "FP32", "excess", "fused_excess", "grouped_excess", "norm_bound", "norm_excess", "product_bound", "product_excess",
-    "rounding_bound", "silu_bound", "silu_excess", "silu_gradients_excess", "slope_bound", "unit",
+    "ragged_k_excess", "rounding_bound", "silu_bound", "silu_excess", "silu_gradients_excess", "slope_bound", "unit",
 ]  # fmt: skip
 
 FP32 = 2.0**-24  # unit roundoff
@@ -111,6 +111,20 @@ def grouped_excess(out: Tensor, a: Tensor, b: Tensor, offs: Tensor, bias: Tensor
             worst = max(worst, product_excess(out[start:end], a[start:end], b[group], one_bias))
         start = end
     return worst if bool((out[start:] == 0).all()) else math.inf
+
+
+def ragged_k_excess(out: Tensor, a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None = None) -> float:
+    """The same where groups divide K: of out[g] = a[:, of g] @ b[of g] + bias[g]; zero, or the bias, if g is empty."""
+    if out.shape != (offs.shape[0], a.shape[0], b.shape[1]):
+        return math.inf
+    worst, start = 0.0, 0
+    for group, end in enumerate(offs.tolist()):
+        one_bias = None if bias is None else bias[group]
+        worst = max(worst, product_excess(out[group], a[:, start:end], b[start:end], one_bias))
+        if end == start and bool((out[group] != (0 if one_bias is None else one_bias)).any()):
+            return math.inf
+        start = end
+    return worst
 
 
 def _blocks(out: Tensor) -> Iterator[slice]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..kernels.configs import GemmConfig
 from ..ops.gemm import gemm
 from ..ops.grouped_gemm import grouped_gemm
-from .bounds import grouped_excess, product_excess
+from .bounds import grouped_excess, product_excess, ragged_k_excess
 from .forcing import forced
 from .inputs import DTYPES, Source, Values
 
@@ -27,7 +27,8 @@ GROUPS = 35  # more than the 32 that a warp looks at at once
 class GemmTrial:
     """rows × depth times depth × columns in one config.
 
-    counts: rows of each group, for a grouped config; the rows past the last group hold NaN and come out zero.
+    counts: rows of each group, for a grouped config; the rows past the last group hold NaN and come out zero. Or
+    its part of the depth, past which there is NaN too.
     wide: the result is fp32.  workers: CTAs that share the tiles of a persistent config.
     values: of the factors.
     """
@@ -63,11 +64,15 @@ class GemmTrial:
         source, dtype = Source(self.what, seed), DTYPES[self.config.dtype]
         groups = (len(self.counts),) if self.counts else ()
         token_major, weight_major = self.majors
+        matrices = () if self.config.ragged_k else groups
         a = source.numbers((self.rows, self.depth), dtype, token_major, self.values)
-        b = source.numbers((*groups, self.columns, self.depth), dtype, weight_major, self.values).transpose(-1, -2)
+        b = source.numbers((*matrices, self.columns, self.depth), dtype, weight_major, self.values).transpose(-1, -2)
         bias = source.numbers((*groups, self.columns), dtype) if self.bias else None
         offs = torch.tensor(list(accumulate(self.counts)), dtype=torch.int32) if self.counts else None
-        a[sum(self.counts) if self.counts else self.rows :] = float("nan")
+        if self.config.ragged_k:
+            a[:, sum(self.counts) :] = b[sum(self.counts) :] = float("nan")
+        else:
+            a[sum(self.counts) if self.counts else self.rows :] = float("nan")
         return {"a": a, "b": b, "bias": bias, "offs": offs}
 
     def run(self, inputs: dict[str, Tensor | None]) -> dict[str, Tensor]:
@@ -85,12 +90,13 @@ class GemmTrial:
         assert a is not None and b is not None
         if offs is None:
             return product_excess(outputs["out"], a, b, bias)
-        return grouped_excess(outputs["out"], a, b, offs, bias)
+        grouped = ragged_k_excess if self.config.ragged_k else grouped_excess
+        return grouped(outputs["out"], a, b, offs, bias)
 
 
 def gemm_trials(config: GemmConfig) -> Iterator[GemmTrial]:
     """The first one is the smallest; `ring` and `tiles` are the ones that take a while."""
-    yield from _grouped(config) if config.grouped else _plain(config)
+    yield from _ragged_k(config) if config.ragged_k else _grouped(config) if config.grouped else _plain(config)
 
 
 def _plain(config: GemmConfig) -> Iterator[GemmTrial]:
@@ -123,6 +129,21 @@ def _grouped(config: GemmConfig) -> Iterator[GemmTrial]:
     yield trial((0, tokens, tokens), 0, weights, config.tile_k, wide=True)
     yield trial((tokens + 1, 3), 1, weights + 1, 2 * config.tile_k + 8, wide=True, workers=3)
     yield trial((2, 0, tokens + 1), tokens + 1, weights + 8, config.tile_k - 1, bias=True, workers=1)
+    yield trial(tuple(index % 3 for index in range(GROUPS)), 2, 16, 24, bias=True, workers=3)
+
+
+def _ragged_k(config: GemmConfig) -> Iterator[GemmTrial]:
+    rows, columns, block, ring = config.tile_m, config.tile_n, config.tile_k, _ring(config)
+
+    def trial(counts: tuple[int, ...], tail: int, rows: int, columns: int, **options: bool | int) -> GemmTrial:
+        return GemmTrial(config, rows, columns, sum(counts) + tail, counts=counts, **options)  # type: ignore[arg-type]
+
+    yield trial((0, 3), 2, 2, 3, bias=True)
+    yield trial((0, 0), 4, rows, 8, wide=True)  # no K blocks at all
+    yield trial((1, 0, ring), 0, rows - 1, columns - 1, bias=True)
+    yield trial((block - 1, block, block + 1), 5, rows, columns, wide=True, workers=1)
+    yield trial((2 * block + 3, 0, 5), block, rows + 1, 24, bias=True, workers=3)
+    yield trial((7, ring - 1), 1, 40, columns + 1, wide=True, bias=True)
     yield trial(tuple(index % 3 for index in range(GROUPS)), 2, 16, 24, bias=True, workers=3)
 
 

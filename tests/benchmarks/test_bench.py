@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import (
     bench_gemm,
+    bench_grouped_backward,
     bench_grouped_gemm,
     bench_overhead,
     bench_rms_norm,
@@ -110,6 +111,12 @@ class TestProducts:
         one = bench_grouped_gemm.workload(GroupedCase("tiny", 5, 37, 24, 16, 1.0))
         assert one.excess() <= 1
         assert len(harness.measure(one, FakeClock(), 0.0)) >= 3
+
+    @pytest.mark.parametrize("which", [bench_grouped_backward.dgrad, bench_grouped_backward.wgrad])
+    def test_grouped_gradients(self, which) -> None:
+        one = which(GroupedCase("tiny", 5, 37, 24, 16, 1.0))
+        assert one.excess() <= 1
+        assert len(harness.measure(one, FakeClock(), 0.0)) >= 2
 
     def test_a_wrong_element_is_seen(self) -> None:
         a, b = products.operand(40, 24), products.operand(24, 8)
@@ -215,7 +222,17 @@ class TestRecords:
 
 MAINS = [
     m.main
-    for m in (bench_gemm, bench_grouped_gemm, bench_rms_norm, bench_swiglu, bench_overhead, tune, check_ops, sanitize)
+    for m in (
+        bench_gemm,
+        bench_grouped_gemm,
+        bench_grouped_backward,
+        bench_rms_norm,
+        bench_swiglu,
+        bench_overhead,
+        tune,
+        check_ops,
+        sanitize,
+    )
 ]
 
 

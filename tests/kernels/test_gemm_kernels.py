@@ -17,6 +17,8 @@ from pyptx_ops.dispatch import gemm as host
 from pyptx_ops.kernels.configs import GemmConfig
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
 from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
+from pyptx_ops.trials import trials_of
+from pyptx_ops.trials.inputs import moved
 from tests.tolerance import assert_within, product_bound
 
 CONFIGS = tuning.configs()
@@ -30,6 +32,7 @@ problems = st.builds(
     token_major=st.sampled_from(["k", "mn"]),
     weight_major=st.sampled_from(["k", "mn"]),
     groups=st.one_of(st.just(0), st.integers(1, 5000)),
+    ragged_k=st.booleans(),
 )  # fmt: skip
 
 
@@ -37,7 +40,10 @@ class TestSelector:
     @given(problems, st.sampled_from([132, 114, 78]))
     @settings(max_examples=500, deadline=None)
     def test_returns_a_shipped_config_that_fits(self, problem: GemmProblem, sms: int) -> None:
-        if problem.groups:
+        problem = replace(problem, ragged_k=problem.ragged_k and problem.groups > 0)
+        if problem.ragged_k:
+            problem = replace(problem, token_major="mn", weight_major="mn")
+        elif problem.groups:
             problem = replace(problem, token_major="k")
         config = tuning.select(problem, sms)
         assert config in CONFIGS
@@ -46,7 +52,7 @@ class TestSelector:
             (config.y_major, config.x_major) if config.swap else (config.x_major, config.y_major)
         )
         assert (token_major, weight_major) == (problem.token_major, problem.weight_major)
-        assert config.grouped == (problem.groups > 0)
+        assert (config.grouped, config.ragged_k) == (problem.groups > 0, problem.ragged_k)
         blocks = tuning.grid(problem, config, sms)
         assert blocks > 0 and blocks % config.split_k == 0
         assert config.split_k > 1 or blocks <= sms * config.blocks_per_sm
@@ -147,7 +153,9 @@ class TestOnGpu:
     @pytest.mark.parametrize("out_f32", [False, True])
     @pytest.mark.parametrize("with_bias", [False, True])
     def test_config(self, config: GemmConfig, with_bias: bool, out_f32: bool) -> None:
-        if config.grouped:
+        if config.ragged_k:
+            self.check_ragged_k(config, with_bias, out_f32)
+        elif config.grouped:
             self.check_grouped(config, with_bias, out_f32)
         else:
             self.check_plain(config, with_bias, out_f32)
@@ -199,6 +207,13 @@ class TestOnGpu:
             assert_within(out, truth, product_bound(truth, magnitude, k, out_dtype), what)
             assert not out[ends[-1] :].any(), f"{what}: rows past the last group"
 
+    def check_ragged_k(self, config: GemmConfig, with_bias: bool, out_f32: bool) -> None:
+        for trial in trials_of(config):
+            trial = replace(trial, bias=with_bias, wide=out_f32)
+            inputs = trial.inputs(seed=0)
+            outputs = trial.run(moved(inputs, "cuda"))
+            assert trial.excess(inputs, {name: out.cpu() for name, out in outputs.items()}) <= 1, trial.what
+
     def test_runs_repeat_bitwise(self, config: GemmConfig) -> None:
         """Also with split K: parts are added in a fixed order."""
         dtype = DTYPES[config.dtype]
@@ -210,6 +225,8 @@ class TestOnGpu:
             if not config.grouped:
                 return host.gemm(a, w.t(), None, None)
             offs = torch.tensor([70, 70, 190], dtype=torch.int32, device="cuda")
+            if config.ragged_k:
+                return host.grouped_gemm_ragged_k(a, w[0].t(), offs, None, None)
             return host.grouped_gemm(a, w.transpose(1, 2), offs, None, None)
 
         first = run()

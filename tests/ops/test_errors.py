@@ -74,8 +74,9 @@ BAD = {
     ],
     "grouped_gemm": [
         ("a", to(torch.int32), TypeError, r"a has dtype torch\.int32"),
-        ("a", other_shape(3, 6, 8), ValueError, r"a has shape \(3, 6, 8\) and b \(3, 8, 4\); only .*2D x 3D"),
-        ("b", other_shape(8, 4), ValueError, r"b \(8, 4\); only a \(M, K\) with b \(G, K, N\)"),
+        ("a", other_shape(3, 6, 8), ValueError, r"a has shape \(3, 6, 8\) and b \(3, 8, 4\); taken are .*2D x 3D"),
+        ("b", other_shape(8), ValueError, r"b \(8,\); taken are a \(M, K\) with b \(G, K, N\)"),
+        ("b", other_shape(7, 4), ValueError, r"b has shape \(7, 4\), wanted \(K, N\) with K = 8 as in a"),
         ("b", to(torch.float32), TypeError, r"b has dtype torch\.float32, wanted torch\.bfloat16 like a"),
         ("b", other_shape(3, 4, 8), ValueError, r"b has shape \(3, 4, 8\), wanted \(G, K, N\) with K = 8"),
         ("b", elsewhere, ValueError, r"b is on"),

@@ -44,8 +44,10 @@ def samples(device):
             (t(7, 5, layout="transposed"), t(3, 5, 4, layout="transposed"), offs),
             (t(0, 5), t(3, 5, 4), ends(0, 0, 0, device=device)),
             (t(7, 5, grad=False, layout="unaligned"), t(3, 5, 0, grad=False), offs),
+            (t(5, 7, layout="transposed"), t(7, 3), offs, t(3, 3)),
+            (t(5, 7), t(7, 3, layout="every second"), offs),
+            (t(5, 0), t(0, 3), ends(0, 0, device=device), t(2, 3)),
         ],
-        "grouped_gemm_wgrad": [(t(7, 5), t(7, 3, layout="transposed"), offs)],
         "rms_norm": [
             (t(3, 5), t(5), 1e-6),
             (t(2, 3, 7, layout="transposed"), None, 1e-6, 0.0, False),
@@ -163,7 +165,7 @@ def test_export_with_any_number_of_tokens(device):
     dynamic = ({0: tokens}, {0: tokens}, *[None] * 5)
     program = torch.export.export(Block(), block_inputs(13, device), dynamic_shapes=(dynamic,))
     names = {str(node.target) for node in program.graph.nodes if "pyptx" in str(node.target)}
-    others = {name for name in samples(device) if name.endswith("_bwd")} | {"grouped_gemm_wgrad", "fused_add_rms_norm_"}
+    others = {name for name in samples(device) if name.endswith("_bwd")} | {"fused_add_rms_norm_"}
     assert names == {f"pyptx.{name}.default" for name in samples(device).keys() - others}
     for count in (2, 13, 300):
         inputs = block_inputs(count, device)

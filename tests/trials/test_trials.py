@@ -27,12 +27,17 @@ def test_every_kernel_has_trials_with_names_of_their_own() -> None:
 @pytest.mark.parametrize("config", gemm_tuning.configs(), ids=lambda config: config.name)
 def test_gemm_problems_reach_the_edges(config: GemmConfig) -> None:
     trials = [trial for trial in trials_of(config) if isinstance(trial, GemmTrial)]
-    per_rank = [-(-trial.depth // config.tile_k) / config.split_k for trial in trials]
+    depths = [max(trial.counts) if config.ragged_k else trial.depth for trial in trials]
+    per_rank = [-(-depth // config.tile_k) / config.split_k for depth in depths]
     assert any(blocks > config.stages for blocks in per_rank), "no ring wraps"
     assert {trial.bias for trial in trials} == {trial.wide for trial in trials} == {True, False}
     assert any(trial.columns % 8 == 0 for trial in trials) and any(trial.columns % config.weights for trial in trials)
-    assert any(-(-trial.rows // config.tokens) > trial.workers for trial in trials), "no CTA has several tiles"
-    if config.grouped:
+    products = [len(trial.counts) if config.ragged_k else 1 for trial in trials]
+    token_tiles = [n * -(-trial.rows // config.tokens) for n, trial in zip(products, trials, strict=True)]
+    assert any(n > trial.workers for n, trial in zip(token_tiles, trials, strict=True)), "no CTA has several tiles"
+    if config.ragged_k:
+        assert any(0 in trial.counts for trial in trials) and any(sum(t.counts) < t.depth for t in trials)
+    elif config.grouped:
         assert any(0 in trial.counts for trial in trials) and any(sum(t.counts) < t.rows for t in trials)
     else:
         near = {trial.rows - config.tokens for trial in trials}

@@ -14,6 +14,11 @@ X feeds the rows of wgmma and Y its columns. Ordinarily X holds the tokens. With
 tokens fill the N side, which goes in steps of 8, and the tile is written transposed. With `split_k` the CTAs of a
 cluster take parts of K; their fp32 parts are added through distributed shared memory in a fixed order, so results
 repeat.
+
+With `ragged_k` each group of `offs` is a product over its own part of K, which ends within a K block. Zeros behind the
+end cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w holds the rows before row w.
+A block of d ≤ tile_k rows that ends at e is read from window e, from its row tile_k − d on, and what a box has beyond
+the window, the copy fills with zeros. The operands are contiguous along M and N: K may start anywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from ...dsl.desc import MatrixDescriptor, k_major_128b, mn_major_128b
 from ...dsl.macros import ceil_div, elect_one, zero
 from ..configs import GemmConfig
 from ..ring import Barriers, Ring
-from ..schedule import GroupedSchedule, StaticSchedule
+from ..schedule import GroupedSchedule, RaggedKSchedule, StaticSchedule, Tile
 from .gemm_epilogue import Epilogue, SplitEpilogue
 
 __all__ = ["build"]
@@ -166,7 +171,7 @@ def declare_arguments(k: Kernel, layout: Layout) -> Arguments:
     config = layout.config
 
     def spec(tile: OperandTile, weights: bool) -> TensorMapSpec:
-        box = (*tile.box, 1) if weights else tile.box
+        box = (*tile.box, 1) if weights or config.ragged_k else tile.box
         return TensorMapSpec("bf16" if config.dtype == "bf16" else "f16", box, swizzle=128, l2_promotion=256)
 
     return Arguments(
@@ -183,11 +188,17 @@ def declare_arguments(k: Kernel, layout: Layout) -> Arguments:
     )
 
 
-def schedule(k: Kernel, config: GemmConfig, args: Arguments) -> GroupedSchedule | StaticSchedule:
+def schedule(k: Kernel, config: GemmConfig, args: Arguments) -> GroupedSchedule | RaggedKSchedule | StaticSchedule:
     """The order in which this CTA (or its cluster) takes tiles; every role walks it alike."""
     worker, workers = ptx.mov(special("ctaid.x"), type="u32"), ptx.mov(special("nctaid.x"), type="u32")
-    m, n, k_blocks = args.m, args.n, ceil_div(args.k, config.tile_k)
     tokens, weights = config.tokens, config.weights
+    if config.ragged_k:
+        assert args.offs is not None and args.groups is not None
+        return RaggedKSchedule(
+            k, worker=worker, workers=workers, m=args.m, n=args.n, depth=args.k, offs=args.offs, groups=args.groups,
+            tokens=tokens, weights=weights, tile_k=config.tile_k,
+        )  # fmt: skip
+    m, n, k_blocks = args.m, args.n, ceil_div(args.k, config.tile_k)
     if args.offs is not None and args.groups is not None:
         return GroupedSchedule(
             k, worker=worker, workers=workers, m=m, n=n, k_blocks=k_blocks, offs=args.offs, groups=args.groups,
@@ -220,17 +231,26 @@ def producer(k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barr
     with k.loop():
         tile = tiles.next()
         x_row, y_row = (tile.weight, tile.token) if config.swap else (tile.token, tile.weight)
-        x_group, y_group = (tile.group, None) if config.swap else (None, tile.group)
         for block in k.range(*k_range(config, tile.k_blocks)):
             ring.wait_empty()
             with k.if_(leader):
                 full = ring.full()
                 stage = base + ring.stage * layout.stage_bytes
-                k_start = block * config.tile_k
+                k_start, x_group, y_group = third_dimension(config, tile, block * config.tile_k)
                 ptx.mbarrier.arrive.expect_tx(full, layout.stage_bytes)
                 layout.x.load(stage, args.x_map, x_row, k_start, x_group, full)
                 layout.y.load(stage + layout.x.nbytes, args.y_map, y_row, k_start, y_group, full)
             ring.advance()
+
+
+def third_dimension(config: GemmConfig, tile: Tile, k_start: Reg) -> tuple[Reg, Reg | int | None, Reg | int | None]:
+    """(along K, third of X, third of Y) of a K block's coordinates: groups of the weights, or windows of both."""
+    if config.ragged_k:
+        first = k_start + tile.k_first
+        rows = ptx.min(tile.k_end - first, config.tile_k)
+        window = first + rows
+        return config.tile_k - rows, window, window
+    return (k_start, tile.group, None) if config.swap else (k_start, None, tile.group)
 
 
 def consumer(

@@ -147,7 +147,7 @@ class Epilogue:
 
     def _write_rows(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
         """64 columns at a time: a warp stages 16 rows of 128 bytes and reads them back as four times four rows."""
-        first_row = tile.token + self.warpgroup * 64 + self.warp * 16 + self.read_row
+        first_row = tile.row + self.warpgroup * 64 + self.warp * 16 + self.read_row
         for block in range(self.config.tile_n // 64):
             part = accumulator[32 * block : 32 * block + 32]
             for step in range(4):
@@ -158,7 +158,7 @@ class Epilogue:
             column = tile.weight + 64 * block + self.read_chunk * CHUNK
             for step in range(4):
                 chunk = self._read(4 * step)
-                self.output.store_chunk(k, first_row + 4 * step, tile.token_end, column, chunk)
+                self.output.store_chunk(k, first_row + 4 * step, tile.row_end, column, chunk)
             ptx.bar.warp.sync(FULL_MASK)
 
     def _write_swapped(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
@@ -172,8 +172,8 @@ class Epilogue:
         column = tile.weight + self.warpgroup * 64 + self.read_chunk * CHUNK
         for step in range(self.config.tile_n // 16):
             chunk = self._read(16 * step)
-            row = tile.token + self.read_row + 16 * step
-            self.output.store_chunk(k, row, tile.token_end, column, chunk)
+            row = tile.row + self.read_row + 16 * step
+            self.output.store_chunk(k, row, tile.row_end, column, chunk)
         ptx.bar.sync(CONSUMER_BARRIER, threads=consumers)
 
     def _stage(self, words: list[Reg], row: Reg, chunk: int, *, trans: bool) -> None:
@@ -193,15 +193,15 @@ class Epilogue:
                 column = tile.weight + self._first_row() + 8 * half
                 for group in range(rows):
                     for odd in (0, 1):
-                        row = tile.token + self.quad_column + (8 * group + odd)
-                        inside = (row < tile.token_end) & (column < self.output.n)
+                        row = tile.row + self.quad_column + (8 * group + odd)
+                        inside = (row < tile.row_end) & (column < self.output.n)
                         value = accumulator[4 * group + 2 * half + odd]
                         ptx.st(self.output.address(row, column, 4), value, space="global", pred=inside)
                 continue
-            row = tile.token + self._first_row() + 8 * half
+            row = tile.row + self._first_row() + 8 * half
             column = tile.weight + self.quad_column
             left = self.output.n.as_type("s32") - column.as_type("s32")
-            with k.if_(row < tile.token_end):
+            with k.if_(row < tile.row_end):
                 address = self.output.address(row, column, 4)
                 for group in range(rows):
                     for odd in (0, 1):
@@ -269,7 +269,7 @@ class SplitEpilogue:
                         ptx.mov(value, out=total)
                     else:
                         ptx.add(total, value, rnd="rn", out=total)
-            row = tile.token + self.rank * self.share + token
+            row = tile.row + self.rank * self.share + token
             self._store(k, tile, sums, row, tile.weight + chunk * CHUNK)
 
     def _store(self, k: Kernel, tile: Tile, sums: RegArray, row: Reg, column: Reg) -> None:
@@ -279,11 +279,11 @@ class SplitEpilogue:
             for i, total in enumerate(sums):
                 ptx.add(total, self.output.bias_at(address, i, left > i), rnd="rn", out=total)
         with k.if_(self.args.out_f32 != 0):
-            inside = row < tile.token_end
+            inside = row < tile.row_end
             with k.if_(inside):
                 address = self.output.address(row, column, 4)
                 for i, total in enumerate(sums):
                     ptx.st(address.at(4 * i), total, space="global", pred=left > i)
         with k.else_():
             words = tuple(self.output.pack(sums[i], sums[i + 1]) for i in range(0, CHUNK, 2))
-            self.output.store_chunk(k, row, tile.token_end, column, words)
+            self.output.store_chunk(k, row, tile.row_end, column, words)

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ...configs import GemmConfig, Layout
 
-__all__ = ["GemmProblem", "configs", "cost", "grid", "select"]
+__all__ = ["GemmProblem", "candidates", "configs", "cost", "grid", "select"]
 
 SMS = 132
 CLOCK_HZ = 1.75e9
@@ -33,6 +33,7 @@ SHAPES = (
     (True, 64, 1, 2, 3), (True, 64, 2, 1, 7), (True, 64, 4, 2, 3),
     (True, 128, 2, 1, 4),
 )  # fmt: skip
+RAGGED_K_SHAPES = ((256, 4), (128, 6))  # (tile_n, stages)
 DTYPES = ("bf16", "f16")
 
 
@@ -41,6 +42,7 @@ class GemmProblem:
     """tokens (m × k) times weights (n × k) transposed; `groups` is 0 for one plain product.
 
     token_major, weight_major: "k" if the operand is contiguous along K, "mn" if along its rows.
+    ragged_k: the groups divide k, not m, and each is a product of m × n; both operands are "mn".
     """
 
     m: int
@@ -50,6 +52,7 @@ class GemmProblem:
     token_major: Layout
     weight_major: Layout
     groups: int = 0
+    ragged_k: bool = False
 
 
 def configs() -> tuple[GemmConfig, ...]:
@@ -62,7 +65,7 @@ def configs() -> tuple[GemmConfig, ...]:
         for weight_major in majors
         for grouped in (False, True)
         for config in _variants(dtype, token_major, weight_major, grouped)
-    )
+    ) + tuple(config for dtype in DTYPES for config in _ragged_k(dtype))
 
 
 def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bool) -> Iterator[GemmConfig]:
@@ -78,25 +81,54 @@ def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bo
         yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split, blocks)  # type: ignore[arg-type]
 
 
+def _ragged_k(dtype: str) -> Iterator[GemmConfig]:
+    """Groups that divide K start anywhere along it, so both operands are contiguous along the other dimension."""
+    for tile_n, stages in RAGGED_K_SHAPES:
+        yield GemmConfig(dtype, "mn", "mn", 128, tile_n, stages, grouped=True, ragged_k=True)  # type: ignore[arg-type]
+
+
+def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
+    """Every config that can compute a problem."""
+    if problem.ragged_k:
+        return tuple(_ragged_k(problem.dtype))
+    return tuple(_variants(problem.dtype, problem.token_major, problem.weight_major, problem.groups > 0))
+
+
 @lru_cache(maxsize=4096)
 def select(problem: GemmProblem, sms: int = SMS) -> GemmConfig:
     """The cheapest config for a problem on a GPU with `sms` multiprocessors."""
-    candidates = _variants(problem.dtype, problem.token_major, problem.weight_major, problem.groups > 0)
-    return min(candidates, key=lambda config: cost(problem, config, sms))
+    return min(candidates(problem), key=lambda config: cost(problem, config, sms))
 
 
 def token_tiles(problem: GemmProblem, config: GemmConfig) -> float:
     """Tiles along the tokens. Of ragged groups only their number is known: each ends in a tile that is half full."""
+    if problem.ragged_k:
+        return problem.groups * -(-problem.m // config.tokens)
     if not problem.groups:
         return -(-problem.m // config.tokens)
     filled = min(problem.groups, problem.m)
     return max(filled, problem.m / config.tokens + 0.5 * filled)
 
 
+def blocks_along_k(problem: GemmProblem, config: GemmConfig) -> float:
+    """K blocks of a tile that a CTA takes; where groups divide K, on average, with a last one that is half full."""
+    if problem.ragged_k:
+        return problem.k / problem.groups / config.tile_k + 0.5
+    return -(-problem.k // config.tile_k) / config.split_k
+
+
+def memory_bytes(problem: GemmProblem) -> int:
+    """What is read and written at least."""
+    m, n, k = problem.m, problem.n, problem.k
+    if problem.ragged_k:
+        return 2 * (problem.groups * m * n + k * (m + n))
+    return 2 * (min(max(problem.groups, 1), m) * n * k + m * (k + n))
+
+
 def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
     """Predicted cycles."""
     tiles = token_tiles(problem, config) * -(-problem.n // config.weights)
-    k_blocks = -(-problem.k // config.tile_k) / config.split_k
+    k_blocks = blocks_along_k(problem, config)
     stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * 2
     per_block = max(config.tile_m * config.tile_n * config.tile_k / MACS_PER_CYCLE, stage_bytes / L2_BYTES_PER_CYCLE)
     epilogue = config.tile_m * config.tile_n / 16
@@ -106,14 +138,15 @@ def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
     if config.split_k > 1:
         overhead += SPLIT_CYCLES + SPLIT_CYCLES_PER_ELEMENT * config.tile_m * config.tile_n
     busy = waves * (k_blocks * per_block + epilogue + overhead)
-    groups = min(max(problem.groups, 1), problem.m)
-    memory = 2 * (groups * problem.n * problem.k + problem.m * (problem.k + problem.n))
-    streaming = memory / MEMORY_BYTES_PER_CYCLE / min(1.0, units / sms)
+    streaming = memory_bytes(problem) / MEMORY_BYTES_PER_CYCLE / min(1.0, units / sms)
     return LAUNCH_CYCLES + max(busy, streaming) + (1 - OVERLAP) * min(busy, streaming)
 
 
 def grid(problem: GemmProblem, config: GemmConfig, sms: int) -> int:
     """CTAs to launch: one per tile, at most as many as are resident; with split K a cluster per tile."""
     weight_tiles = -(-problem.n // config.weights)
-    tiles = (-(-problem.m // config.tokens) + problem.groups) * weight_tiles
+    if problem.ragged_k:
+        tiles = problem.groups * -(-problem.m // config.tokens) * weight_tiles
+    else:
+        tiles = (-(-problem.m // config.tokens) + problem.groups) * weight_tiles
     return tiles * config.split_k if config.split_k > 1 else min(tiles, sms * config.blocks_per_sm)
