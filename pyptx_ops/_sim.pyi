@@ -18,7 +18,7 @@ def run(
     grid: tuple[int, int, int],
     params: bytes,
     maps: bytes,
-    segments: bytes,
+    segments: bytes, fresh: bytes,
     policy: int,
     seed: int,
     limit: int,

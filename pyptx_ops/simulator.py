@@ -78,7 +78,7 @@ class SimulatedKernel:
         self, tensors: Iterable[torch.Tensor], grid: tuple[int, int, int], /, *args: int | float,
         fresh: Iterable[torch.Tensor] = (),
     ) -> None:  # fmt: skip
-        """The same, but that it may touch only the memory behind some tensors. What fresh ones hold is not to be read."""
+        """The same, but that it may touch only the memory behind some tensors. fresh: those that hold nothing yet."""
         if not all(grid):
             return
         params, maps = pack(self.program, self.params, args)
@@ -103,7 +103,7 @@ def launch_kernel(
     """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
 
     args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
-    fresh: contiguous tensors, or slices of them, that hold nothing yet: reading them before they are written is reported.
+    fresh: contiguous tensors, or slices of them, that hold nothing yet; reading them before writing them is reported.
     Raises SimulationError, and TypeError or ValueError for arguments that do not fit the parameters.
     """
     if len(args) != len(kernel.params):

@@ -249,3 +249,41 @@ def test_misuse_of_an_mbarrier(name: str) -> None:
         return
     report = found(k, others=int(name == "initialised again"))
     assert report.kind == "barrier misuse" and message in report.message
+
+
+def budgets(steps: list[tuple[int, str]], *, registers: int | None = None) -> Kernel:
+    """Warpgroup i of a CTA executes the setmaxnreg of step i."""
+    with Kernel("budgets", block=(128 * len(steps), 1, 1), max_registers=registers) as k:
+        group = thread_index() >> 7
+        for i, (count, action) in enumerate(steps):
+            with k.if_(group == i):
+                ptx.setmaxnreg(count, action=action)
+        ptx.ret()
+    return k
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_registers_of_a_cta(policy: str) -> None:
+    """Of 128 registers a thread one warpgroup gives back what the other one takes, and no more."""
+    launch(budgets([(40, "dec"), (216, "inc")], registers=128), policy=policy)
+    report = found(budgets([(40, "dec"), (224, "inc")], registers=128), policy=policy)
+    assert report.kind == "deadlock" and report.others[0].ptx.startswith("setmaxnreg.inc")
+    assert "waits for 3072 registers more, and the CTA has 2048" in report.others[0].text
+    report = found(budgets([(136, "dec"), (40, "dec")], registers=128), others=0, policy=policy)
+    assert report.kind == "register budget" and "setmaxnreg.dec to 136 of 128" in report.message
+
+
+def test_more_registers_than_a_multiprocessor_has() -> None:
+    with pytest.raises(SimulationError, match="register budget: a CTA takes 67584 registers, 264 a thread"):
+        launch(budgets([(40, "dec"), (40, "dec")], registers=257))
+
+
+def test_a_warpgroup_changes_its_registers_together() -> None:
+    with Kernel("apart", block=(THREADS, 1, 1)) as k:
+        low = thread_index() < 64
+        with k.if_(low):
+            ptx.setmaxnreg(40, action="dec")
+        with k.else_():
+            ptx.setmaxnreg(48, action="dec")
+        ptx.ret()
+    assert found(k).kind == "warpgroup divergence"

@@ -101,6 +101,7 @@ struct Warp {
   std::deque<WgmmaGroup> wgmma_groups{1};  // the committed ones, and the open one last
   u64 wgmmas = 0;
   u32 registers = 0;  // per thread, after setmaxnreg
+  size_t budgets = 0;  // how often it executed that
   bool cluster_arrived[LANES] = {};
   u64 cluster_phase[LANES] = {};
   u64 bulk_open[LANES] = {};   // the number of the bulk group that is open
@@ -128,7 +129,8 @@ struct Cta {
   std::map<u32, MBarrier> barriers;  // by offset
   NamedBarrier named[16];
   std::vector<Warp> warps;
-  u32 register_pool = 0;
+  u32 register_pool = 0;            // given back by setmaxnreg.dec
+  std::vector<int> budget_log[8];  // per warpgroup: the lines of its setmaxnreg, in order
   std::unique_ptr<Shadow> shadow;
   std::vector<u32> fetches;  // per 16 bytes and warp: the last wgmma that read them
   std::vector<std::array<u64, 3>> wgmma_log[8];  // per warpgroup: what its warps issued, in order

@@ -225,6 +225,12 @@ void Machine::complete_cluster(Cluster& cluster) {
 bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
   if (group.mask != warp.alive) throw Problem("warp divergence", "setmaxnreg by part of a warp");
   u32 wanted = static_cast<u32>(ins.arg(0).value), &pool = warp.cta->register_pool;
+  auto& log = warp.cta->budget_log[warp.index / 4];
+  if (warp.budgets < log.size() && log[warp.budgets] != ins.line) {
+    Problem problem("warpgroup divergence", "the warps of a warpgroup execute different setmaxnreg");
+    problem.others.emplace_back(log[warp.budgets], "another warp of the warpgroup");
+    throw problem;
+  }
   if (ins.mode == Word::dec) {
     if (wanted > warp.registers)
       throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + " of " +
@@ -239,6 +245,7 @@ bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
     }
     pool -= more;
   }
+  if (warp.budgets++ == log.size()) log.push_back(ins.line);
   warp.registers = wanted;
   return true;
 }

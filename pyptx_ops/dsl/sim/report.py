@@ -96,8 +96,8 @@ def run(
         raise ValueError(f"policy is one of {', '.join(POLICIES)}, got {policy!r}")
     touched, unwritten = (array("q", [n for part in parts for n in part]).tobytes() for parts in (segments, fresh))
     executed, problem, events, traffic = _sim.run(
-        program.handle, grid, params, array("q", maps).tobytes(), touched, unwritten, POLICIES.index(policy), seed, limit,
-        timeline is not None, lints is not None,
+        program.handle, grid, params, array("q", maps).tobytes(), touched, unwritten, POLICIES.index(policy), seed,
+        limit, timeline is not None, lints is not None,
     )  # fmt: skip
     if timeline is not None:
         timeline.add(program, grid, events, executed)
