@@ -18,7 +18,8 @@ def run(
     grid: tuple[int, int, int],
     params: bytes,
     maps: bytes,
-    segments: bytes, fresh: bytes,
+    segments: bytes,
+    fresh: bytes,
     policy: int,
     seed: int,
     limit: int,
@@ -33,5 +34,6 @@ def run(
     A problem: its kind, message, PTX line, where, and (line, text) of who else was involved.
 
     maps, segments: int64 words: of each tensor map its offset in the parameters, address, rank, element bytes, swizzle,
-    NaN fill, sizes, strides, box; of each accessible stretch of memory its address and size.
+    NaN fill, sizes, strides, then 0 and the box, or 1 and of im2col the channels, pixels, corners and steps; of each
+    accessible stretch of memory its address and size.
     """

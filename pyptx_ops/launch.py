@@ -84,7 +84,9 @@ def param_spec(param: Param) -> tuple[object, ...]:
     dtype, size = TENSOR_MAP_DTYPES[spec.dtype]
     swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[spec.swizzle]
     l2_promotion = {0: 0, 64: 1, 128: 2, 256: 3}[spec.l2_promotion]
-    return param.name, param.kind, dtype, size, spec.box, swizzle, l2_promotion, int(spec.oob_nan)
+    words = param.name, param.kind, dtype, size, spec.box, swizzle, l2_promotion, int(spec.oob_nan)
+    window = spec.im2col
+    return (*words, (*window.lower, *window.upper, *window.steps)) if window else words
 
 
 class CudaLauncher:

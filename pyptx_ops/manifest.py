@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .dsl.types import PARAM_KINDS, Param, TensorMapSpec
+from .dsl.types import PARAM_KINDS, Im2col, Param, TensorMapSpec
 
 __all__ = ["FORMAT", "KernelRecord", "Manifest", "ManifestError", "write_atomically"]
 
@@ -71,7 +71,8 @@ def _param(kernel: str, data: dict[str, Any]) -> Param:
         raise ManifestError(f"kernel {kernel!r} parameter {data['name']!r}: unknown kind {data['kind']!r}")
     spec = data["tensor_map"]
     if spec is not None:
-        spec = TensorMapSpec(**{**spec, "box": tuple(spec["box"])})
+        window = spec["im2col"] and Im2col(**{name: tuple(sizes) for name, sizes in spec["im2col"].items()})
+        spec = TensorMapSpec(**{**spec, "box": tuple(spec["box"]), "im2col": window})
     return Param(data["name"], data["kind"], spec)
 
 

@@ -91,4 +91,7 @@ static_assert(sizeof(CUtensorMap) == 128 && sizeof(CUlaunchAttribute) == 72 && s
   X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                              \
     (CUtensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int, \
      int, int, int))                                                                                             \
+  X(TensorMapEncodeIm2col, "cuTensorMapEncodeIm2col",                                                            \
+    (CUtensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const int*, const int*, uint32_t,      \
+     uint32_t, const uint32_t*, int, int, int, int))                                                             \
   X(LaunchKernelEx, "cuLaunchKernelEx", (const CUlaunchConfig*, CUfunction, void**, void**))

@@ -121,12 +121,33 @@ PyObject* kernel_attributes(PyObject* self, PyObject* argument) {
 
 PyObject* kernel_name(PyObject* self, void*) { return PyUnicode_FromString(state_of<Kernel>(self)->name.c_str()); }
 
-// A parameter is (name, kind); a tensor map (name, kind, dtype, element bytes, box, swizzle, L2 promotion, fill).
+// The window of an im2col map: the lower corner, the upper one and the steps of its spatial dimensions.
+bool parse_window(const std::string& where, PyObject* window, Param* param) {
+  int count = static_cast<int>(PyTuple_Size(window)), spatial = count / 3;
+  if (count % 3 || spatial < 1 || spatial > MAX_RANK - 2 || param->rank != 2) {
+    return raise(PyExc_ValueError, where + ": wanted a window of 1 to 3 dimensions and a box of channels and pixels");
+  }
+  for (int i = 0; i < count; ++i) {
+    long value = PyLong_AsLong(PyTuple_GetItem(window, i));
+    if (value == -1 && PyErr_Occurred()) return false;
+    int *corners[] = {param->lower, param->upper}, d = i % spatial;
+    if (i < 2 * spatial)
+      corners[i / spatial][d] = static_cast<int>(value);
+    else
+      param->steps[d + 1] = static_cast<uint32_t>(value);
+  }
+  param->spatial = spatial;
+  param->rank = spatial + 2;
+  return true;
+}
+
+// A parameter is (name, kind); a tensor map (name, kind, dtype, element bytes, box, swizzle, L2 promotion, fill), and a
+// window for im2col.
 bool parse_param(const Kernel& kernel, PyObject* spec, Param* param) {
   const char *name, *kind;
-  PyObject* box = nullptr;
-  if (!PyArg_ParseTuple(spec, "ss|iiO!iii:parameter", &name, &kind, &param->dtype, &param->element_bytes, &PyTuple_Type,
-                        &box, &param->swizzle, &param->l2_promotion, &param->oob_fill)) {
+  PyObject *box = nullptr, *window = nullptr;
+  if (!PyArg_ParseTuple(spec, "ss|iiO!iiiO!:parameter", &name, &kind, &param->dtype, &param->element_bytes, &PyTuple_Type,
+                        &box, &param->swizzle, &param->l2_promotion, &param->oob_fill, &PyTuple_Type, &window)) {
     return false;
   }
   param->name = name;
@@ -149,7 +170,7 @@ bool parse_param(const Kernel& kernel, PyObject* spec, Param* param) {
     if (!as_unsigned(item, UINT32_MAX, &size)) return bad_value(kernel, "box of '" + param->name + "'", "u32", item);
     param->box[i] = static_cast<uint32_t>(size);
   }
-  return true;
+  return !window || parse_window(where, window, param);
 }
 
 bool parse_params(Kernel& kernel, PyObject* specs) {

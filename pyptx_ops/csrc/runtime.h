@@ -139,10 +139,13 @@ struct Param {
   // A tensor map's, in the driver's numbers:
   int dtype = 0, element_bytes = 1, rank = 0, swizzle = 0, l2_promotion = 0, oob_fill = 0;
   uint32_t box[MAX_RANK] = {};
+  // Of im2col, whose box is channels and pixels: its spatial dimensions, corners, and steps of all dimensions.
+  int spatial = 0, lower[MAX_RANK] = {}, upper[MAX_RANK] = {};
+  uint32_t steps[MAX_RANK] = {1, 1, 1, 1, 1};
 
   int values() const { return kind == TENSOR_MAP ? 2 * rank : 1; }
 
-  // The rules of tiled tensor maps that a call breaks, one a line.
+  // The rules of tensor maps that a call breaks, one a line.
   std::string broken_rules(const MapValues& v) const {
     std::string text;
     auto rule = [&](bool broken, const std::string& what) { text += broken ? "\n  " + what : ""; };
@@ -150,11 +153,12 @@ struct Param {
     for (int i = 0; i < rank; ++i) {
       std::string at = "[" + std::to_string(i) + "] must be ";
       rule(v.sizes[i] < 1 || v.sizes[i] > uint64_t{1} << 32, "size" + at + "1 to 2^32 elements");
-      rule(box[i] < 1 || box[i] > 256, "box" + at + "1 to 256 elements");
+      rule((i == 0 || !spatial) && (box[i] < 1 || box[i] > 256), "box" + at + "1 to 256 elements");
       if (i == 0) continue;
       rule(v.strides[i - 1] % 16, "stride" + at + "a multiple of 16 bytes");
       rule(v.strides[i - 1] >= uint64_t{1} << 40, "stride" + at + "below 2^40 bytes");
     }
+    rule(spatial && (box[1] < 1 || box[1] > 1024), "im2col takes 1 to 1024 pixels");
     unsigned inner = box[0] * element_bytes, span = 16u << swizzle;
     rule(inner % 16, "the inner box must be a multiple of 16 bytes");
     rule(swizzle && inner > span, "the inner box must fit the swizzle span of " + std::to_string(span) + " bytes");
@@ -262,15 +266,18 @@ struct Kernel {
   }
 
   Failure encode(Frame& frame) {
-    static const uint32_t element_strides[MAX_RANK] = {1, 1, 1, 1, 1};
     for (size_t i = 0; i < params.size(); ++i) {
       const Param& p = params[i];
       if (p.kind != TENSOR_MAP) continue;
       const MapValues& v = frame.map_values[p.slot];
-      CUresult code = driver.TensorMapEncodeTiled(
-          &frame.maps[p.slot], p.dtype, p.rank, reinterpret_cast<void*>(v.address), v.sizes, v.strides, p.box,
-          element_strides, /*interleave=*/0, p.swizzle, p.l2_promotion, p.oob_fill);
-      if (code) return {"cuTensorMapEncodeTiled", code, i};
+      void* address = reinterpret_cast<void*>(v.address);
+      CUresult code = p.spatial ? driver.TensorMapEncodeIm2col(&frame.maps[p.slot], p.dtype, p.rank, address, v.sizes,
+                                                               v.strides, p.lower, p.upper, p.box[0], p.box[1], p.steps,
+                                                               /*interleave=*/0, p.swizzle, p.l2_promotion, p.oob_fill)
+                                : driver.TensorMapEncodeTiled(&frame.maps[p.slot], p.dtype, p.rank, address, v.sizes,
+                                                              v.strides, p.box, p.steps, /*interleave=*/0, p.swizzle,
+                                                              p.l2_promotion, p.oob_fill);
+      if (code) return {p.spatial ? "cuTensorMapEncodeIm2col" : "cuTensorMapEncodeTiled", code, i};
     }
     return {};
   }

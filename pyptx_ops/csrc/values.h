@@ -102,7 +102,7 @@ inline PyObject* raise_failure(const Kernel& kernel, const Failure& failure, int
     const MapValues& v = frame->map_values[p.slot];
     std::string rules = p.broken_rules(v);
     text += ", tensor map " + quoted(p.name) + ": address " + std::to_string(v.address) + ", sizes " +
-            join(v.sizes, p.rank) + ", strides " + join(v.strides, p.rank - 1) + ", box " + join(p.box, p.rank) + ", " +
+            join(v.sizes, p.rank) + ", strides " + join(v.strides, p.rank - 1) + ", box " + join(p.box, p.spatial ? 2 : p.rank) + ", " +
             std::to_string(p.element_bytes) + "-byte elements, data type " + std::to_string(p.dtype) + ", swizzle " +
             std::to_string(p.swizzle) + ", L2 promotion " + std::to_string(p.l2_promotion) + "; rules broken:" +
             (rules.empty() ? " none known here" : rules);

@@ -19,9 +19,9 @@ from .reg import Global, NotPred, Pred, Reg, RegArray, Var
 from .smem import SharedPlan, SharedRef
 from .syntax import PtxSyntaxError, parse, rename
 from .trace import Kernel, special
-from .types import Param, TensorMapSpec
+from .types import Im2col, Param, TensorMapSpec
 
 __all__ = [
-    "Global", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan", "SharedRef",
-    "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "special",
+    "Global", "Im2col", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan",
+    "SharedRef", "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "special",
 ]  # fmt: skip

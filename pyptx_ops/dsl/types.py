@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PARAM_KINDS", "Param", "SPECIAL_REGISTERS", "TENSOR_MAP_DTYPES", "TYPES", "TensorMapSpec", "Type"]
+__all__ = ["PARAM_KINDS", "Im2col", "Param", "SPECIAL_REGISTERS", "TENSOR_MAP_DTYPES", "TYPES", "TensorMapSpec", "Type"]
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,30 @@ TENSOR_MAP_DTYPES = {
 
 
 @dataclass(frozen=True)
+class Im2col:
+    """A window of a tensor's spatial dimensions, innermost first: where the filter of a convolution is placed.
+
+    lower: its first place, such as minus the padding.  upper: its last place, counted from the last index of the
+    dimension, such as the padding less the filter's reach.  steps: from one place to the next; by default 1.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            object.__setattr__(self, "steps", (1,) * len(self.lower))
+        if not 1 <= len(self.lower) == len(self.upper) == len(self.steps) <= 3:
+            raise ValueError(f"corners and steps of 1 to 3 dimensions, got {self.lower}, {self.upper}, {self.steps}")
+
+
+@dataclass(frozen=True)
 class TensorMapSpec:
-    """What the host needs to encode a tiled tensor map besides the address, sizes and strides of a call.
+    """What the host needs to encode a tensor map besides the address, sizes and strides of a call.
 
     dtype: a name in TENSOR_MAP_DTYPES.  box: elements per dimension, innermost first; its length is the rank (1 to 5).
+    im2col: the window of a map for im2col copies, whose box is the channels and the pixels of a copy.
     swizzle: 0, 32, 64 or 128 bytes.  l2_promotion: 0, 64, 128 or 256 bytes.
     oob_nan: elements out of bounds read as NaN instead of zero.
     """
@@ -114,10 +134,15 @@ class TensorMapSpec:
     swizzle: int = 0
     l2_promotion: int = 128
     oob_nan: bool = False
+    im2col: Im2col | None = None
+
+    def __post_init__(self) -> None:
+        if self.im2col and len(self.box) != 2:
+            raise ValueError(f"the box of an im2col map is its channels and pixels, got {self.box}")
 
     @property
     def rank(self) -> int:
-        return len(self.box)
+        return len(self.im2col.lower) + 2 if self.im2col else len(self.box)
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,21 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, int dtype, uint32_t rank, void
   return note("cuTensorMapEncodeTiled", text.str());
 }
 
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, int dtype, uint32_t rank, void* address, const uint64_t* sizes,
+                                 const uint64_t* strides, const int* lower, const int* upper, uint32_t channels,
+                                 uint32_t pixels, const uint32_t* element_strides, int interleave, int swizzle,
+                                 int promotion, int fill) {
+  if (reinterpret_cast<uintptr_t>(map) % alignof(CUtensorMap)) return 716;
+  std::ostringstream text;
+  text << on_device() << " dtype=" << dtype << " address=" << reinterpret_cast<uintptr_t>(address)
+       << " sizes=" << list(sizes, rank) << " strides=" << list(strides, rank - 1) << " lower=" << list(lower, rank - 2)
+       << " upper=" << list(upper, rank - 2) << " channels=" << channels << " pixels=" << pixels
+       << " steps=" << list(element_strides, rank) << " interleave=" << interleave << " swizzle=" << swizzle
+       << " promotion=" << promotion << " fill=" << fill;
+  std::memset(map, ++maps_encoded, sizeof *map);
+  return note("cuTensorMapEncodeIm2col", text.str());
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
   auto* kernel = reinterpret_cast<FakeKernel*>(function);
   std::ostringstream text;

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyptx_ops import _launch
-from pyptx_ops.dsl.types import Param, TensorMapSpec
+from pyptx_ops.dsl.types import Im2col, Param, TensorMapSpec
 from pyptx_ops.launch import param_spec
 
 from .conftest import StubDriver
@@ -95,6 +95,43 @@ def test_a_tensor_map_is_encoded_as_described(stub: StubDriver, rank: int) -> No
         "promotion": "1",
         "fill": "1",
     }
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_a_map_of_im2col_is_encoded_as_described(stub: StubDriver, rank: int) -> None:
+    window = Im2col((-1, -2, -3)[: rank - 2], (4, 0, -5)[: rank - 2], (1, 2, 3)[: rank - 2])
+    spec = TensorMapSpec("bf16", (64, 100), swizzle=128, im2col=window)
+    sizes, strides = [10 * (i + 1) for i in range(rank)], [16 * (i + 1) for i in range(rank - 1)]
+    stub.kernel((param_spec(Param("x", "tensor_map", spec)),)).launch(0, 0, 1, 1, 1, 4096, *sizes, *strides)
+    assert not stub.calls("cuTensorMapEncodeTiled")
+    fields = dict(field.split("=") for field in stub.calls("cuTensorMapEncodeIm2col")[0].split()[1:])
+    assert fields == {
+        "device": "0",
+        "dtype": "9",
+        "address": "4096",
+        "sizes": ",".join(map(str, sizes)),
+        "strides": ",".join(map(str, strides)),
+        "lower": ",".join(map(str, window.lower)),
+        "upper": ",".join(map(str, window.upper)),
+        "channels": "64",
+        "pixels": "100",
+        "steps": ",".join(map(str, (1, *window.steps, 1))),
+        "interleave": "0",
+        "swizzle": "3",
+        "promotion": "2",
+        "fill": "0",
+    }
+
+
+def test_a_refused_map_of_im2col_tells_the_rule(stub: StubDriver) -> None:
+    spec = TensorMapSpec("bf16", (64, 1025), im2col=Im2col((0,), (0,)))
+    kernel = stub.kernel((param_spec(Param("a", "tensor_map", spec)),))
+    stub.fail("cuTensorMapEncodeIm2col", 1)
+    with pytest.raises(_launch.LaunchError, match="cuTensorMapEncodeIm2col failed") as caught:
+        kernel.launch(0, 0, 1, 1, 1, 16, 64, 3, 2, 128, 384)
+    assert str(caught.value).endswith("rules broken:\n  im2col takes 1 to 1024 pixels")
+    with pytest.raises(ValueError, match="wanted a window of 1 to 3 dimensions and a box of channels and pixels"):
+        stub.kernel(((*param_spec(Param("a", "tensor_map", spec))[:-1], (0, 0)),))
 
 
 def test_a_launch_carries_its_shape(stub: StubDriver) -> None:

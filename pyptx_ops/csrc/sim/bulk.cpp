@@ -10,7 +10,7 @@ namespace sim {
 namespace {
 
 // Operands by the loader's order.
-enum : int { ARG_SHARED, ARG_GLOBAL, ARG_COORDINATES, ARG_SIZE, ARG_BARRIER, ARG_MASK, ARG_SOURCE };
+enum : int { ARG_SHARED, ARG_GLOBAL, ARG_COORDINATES, ARG_SIZE, ARG_BARRIER, ARG_MASK, ARG_SOURCE, ARG_OFFSETS };
 
 void need(u64 value, u64 multiple, const char* what) {
   if (value % multiple == 0) return;
@@ -42,13 +42,13 @@ void each_row(const Copy& copy, F f) {
   if (high > static_cast<s64>(map.box[0])) high = map.box[0];
   if (low >= high) return;
   for (u64 row = 0; row < rows; ++row) {
-    u64 rest = row, address = map.address + static_cast<u64>(copy.at[0] + low) * element;
+    u64 address = map.address + static_cast<u64>(copy.at[0] + low) * element;
+    s64 at[5];
     bool inside = true;
+    map.line(copy.at, copy.offsets, row, at);
     for (int d = 1; d < map.rank; ++d) {
-      s64 at = copy.at[d] + static_cast<s64>(rest % map.extent(d) * map.steps[d]);
-      rest /= map.extent(d);
-      inside &= at >= 0 && static_cast<u64>(at) < map.dims[d];
-      address += static_cast<u64>(at) * map.strides[d - 1];
+      inside &= at[d] >= 0 && static_cast<u64>(at[d]) < map.dims[d];
+      address += static_cast<u64>(at[d]) * map.strides[d - 1];
     }
     if (inside) f(row * pitch + static_cast<u64>(low) * element, address, static_cast<u64>(high - low) * element);
   }
@@ -104,6 +104,30 @@ const TensorMap& Machine::map_at(const Warp& warp, u64 address) {
   return place->second;
 }
 
+// Where a copy in im2col mode starts in the map's window, and the offsets of what it reads from there.
+void Machine::find_window(Warp& warp, const Ins& ins, int lane, u32 mask, Copy& copy) {
+  const TensorMap& map = *copy.map;
+  bool wanted = ins.flags & IM2COL;
+  if (map.im2col != wanted)
+    throw Problem("tensor map", std::string(wanted ? "a copy in im2col mode" : "a copy of tiles") + " with a map that was made for " +
+                                    (wanted ? "tiles" : "im2col"));
+  if (!wanted) return;
+  bool shifted = ins.args() > ARG_OFFSETS;
+  for (int d = 1; d + 1 < map.rank; ++d) {
+    s64 past = static_cast<s64>(copy.at[d]) - map.lower[d - 1], step = map.steps[d];
+    if (past < 0 || past % step || past / step >= map.starts(d))
+      throw Problem("tensor map", "coordinate " + std::to_string(copy.at[d]) + " of dimension " + std::to_string(d) +
+                                      " is no start in the window of im2col: " + std::to_string(map.starts(d)) +
+                                      " from " + std::to_string(map.lower[d - 1]) + ", " + std::to_string(step) + " apart");
+    u32 limit = map.rank == 3 ? 1 << 16 : map.rank == 4 ? 1 << 8 : 1 << 5;
+    u32 offset = shifted ? read<u32>(warp, ins.arg(ARG_OFFSETS, d - 1), mask)[lane] & 0xFFFF : 0;
+    if (offset >= limit)
+      throw Problem("tensor map", "an offset of im2col of " + std::to_string(offset) + "; less than " +
+                                      std::to_string(limit) + " is taken in " + std::to_string(map.rank) + " dimensions");
+    copy.offsets[d - 1] = offset;
+  }
+}
+
 void Machine::find_tile(Warp& warp, const Ins& ins, u64 address, int lane, u32 mask, Copy& copy) {
   copy.map = &map_at(warp, address);
   copy.bytes = copy.map->bytes();
@@ -114,6 +138,7 @@ void Machine::find_tile(Warp& warp, const Ins& ins, u64 address, int lane, u32 m
                                     std::to_string(rank) + " dimensions");
   for (int d = 0; d < rank; ++d)
     copy.at[d] = static_cast<s32>(read<u32>(warp, ins.arg(ARG_COORDINATES, d), mask)[lane]);
+  find_window(warp, ins, lane, mask, copy);
   s64 inner = static_cast<s64>(copy.at[0]) * copy.map->element;
   if (inner % 16)
     throw Problem("misaligned", "the innermost coordinate " + std::to_string(copy.at[0]) + " is " +

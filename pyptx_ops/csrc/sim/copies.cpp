@@ -111,8 +111,9 @@ void Machine::write_shared(Copy& copy) {
     std::memcpy(cta.data.data() + start, copy.snapshot.data(), copy.bytes);
     return;
   }
-  tiles_.push_back({copy.map, {}, copy.ins->line});
+  tiles_.push_back({copy.map, {}, {}, copy.ins->line});
   std::copy_n(copy.at, 5, tiles_.back().at);
+  std::copy_n(copy.offsets, 3, tiles_.back().offsets);
   for (u64 i = 0; i < copy.bytes; i += CHUNK) {
     u32 to = swizzled(copy.shared + static_cast<u32>(i), copy.map->swizzle) - SHARED_BASE;
     std::memcpy(cta.data.data() + to, copy.snapshot.data() + i, CHUNK);

@@ -57,6 +57,7 @@ struct Copy {
   u64 valid = 0;  // of an element: bytes that are read; the rest is zero
   const TensorMap* map = nullptr;
   s32 at[5] = {};
+  u32 offsets[3] = {};  // of im2col
   Word reduction{};
   Type type{};  // of what is reduced
   Cta* barrier_cta = nullptr;

@@ -145,6 +145,7 @@ class Machine {
   bool asynchronous(Warp& warp, Group& group, const Ins& ins, u32 mask);
   void bulk(Warp& warp, const Ins& ins, int lane, u32 mask);
   void find_tile(Warp& warp, const Ins& ins, u64 address, int lane, u32 mask, Copy& copy);
+  void find_window(Warp& warp, const Ins& ins, int lane, u32 mask, Copy& copy);
   const TensorMap& map_at(const Warp& warp, u64 address);
   void load_tile(Copy& copy);
   void store_tile(Copy& copy);

@@ -154,6 +154,15 @@ PyObject* compile_program(PyObject*, PyObject* args) {
   }
 }
 
+void read_window(Words& words, TensorMap& map) {
+  map.pixels = static_cast<u32>(words.next());
+  for (int d = 1; d < map.rank; ++d) map.box[d] = 1;
+  for (s32* corner : {map.lower, map.upper})
+    for (int d = 0; d + 2 < map.rank; ++d) corner[d] = words.small();
+  for (int d = 1; d + 1 < map.rank; ++d) map.steps[d] = static_cast<u32>(words.next());
+}
+
+// A map of im2col has no bytes: where its fields lie is not known.
 Launch read_launch(Words maps, Words segments, Words fresh, const char* params, Py_ssize_t size) {
   Launch launch;
   launch.params.assign(params, params + size);
@@ -169,9 +178,11 @@ Launch read_launch(Words maps, Words segments, Words fresh, const char* params, 
     if (map.rank < 1 || map.rank > 5) throw Problem("tensor map", "a tensor map has 1 to 5 dimensions");
     for (int d = 0; d < map.rank; ++d) map.dims[d] = static_cast<u64>(maps.next());
     for (int d = 0; d + 1 < map.rank; ++d) map.strides[d] = static_cast<u64>(maps.next());
-    for (int d = 0; d < map.rank; ++d) map.box[d] = static_cast<u32>(maps.next());
+    map.im2col = maps.next() != 0;
+    for (int d = 0; d < (map.im2col ? 1 : map.rank); ++d) map.box[d] = static_cast<u32>(maps.next());
+    if (map.im2col) read_window(maps, map);
     map.check();
-    if (offset + MAP_BYTES <= launch.params.size()) encode(map, code, launch.params.data() + offset);
+    if (!map.im2col && offset + MAP_BYTES <= launch.params.size()) encode(map, code, launch.params.data() + offset);
   }
   while (segments.at != segments.end) {
     u64 base = static_cast<u64>(segments.next());

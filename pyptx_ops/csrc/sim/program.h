@@ -129,7 +129,8 @@ enum Flag : u32 {
   XORSIGN_ABS = 512,
   SHIFTAMT = 1024,
   CARRY = 2048,
-  NOINC = 4096
+  NOINC = 4096,
+  IM2COL = 8192
 };
 
 // What an access or a fence orders, and in its upper bits for whom: 1 the CTA, 2 the cluster, 3 the device.

@@ -11,11 +11,9 @@ constexpr s64 UNIT = 16;
 // The coordinates in the tensor of a unit of a tile.
 void coordinates(const LoadedTile& tile, s64 unit, s64* at) {
   const TensorMap& map = *tile.map;
-  s64 rest = unit * UNIT / map.element;
-  for (int d = 0; d < map.rank; ++d) {
-    at[d] = tile.at[d] + rest % map.extent(d) * map.steps[d];
-    rest /= map.extent(d);
-  }
+  s64 elements = unit * UNIT / map.element, wide = map.box[0];
+  at[0] = tile.at[0] + elements % wide;
+  map.line(tile.at, tile.offsets, static_cast<u64>(elements / wide), at);
 }
 
 std::string text_of(const LoadedTile& tile, s64 unit) {

@@ -14,6 +14,7 @@ struct TensorMap;
 struct LoadedTile {
   const TensorMap* map;
   s32 at[5];
+  u32 offsets[3];
   int line;
 };
 

@@ -41,6 +41,38 @@ void TensorMap::set_type(int code) {
   element = bytes_of(type);
 }
 
+u64 TensorMap::lines() const {
+  if (im2col) return pixels;
+  u64 total = 1;
+  for (int d = 1; d < rank; ++d) total *= extent(d);
+  return total;
+}
+
+void TensorMap::line(const s32* at, const u32* offsets, u64 number, s64* place) const {
+  s64 rest = static_cast<s64>(number);
+  for (int d = 1; d < rank; ++d) {
+    bool window = im2col && d + 1 < rank;
+    s64 low = window ? lower[d - 1] : at[d], count = window ? starts(d) : im2col ? rest + 1 : extent(d);
+    if (window) rest += (at[d] - low) / steps[d];
+    place[d] = low + rest % count * steps[d] + (window ? offsets[d - 1] : 0);
+    rest /= count;
+  }
+}
+
+// The corners of a window of im2col have 16 bits each, or 8 or 5 where two or three dimensions share them.
+void TensorMap::check_window() const {
+  if (rank < 3) refuse("im2col takes 3 to 5 dimensions, got " + std::to_string(rank));
+  if (pixels < 1 || pixels > 1024) refuse(std::to_string(pixels) + " pixels of im2col; 1 to 1024 are taken");
+  s32 limit = rank == 3 ? 1 << 15 : rank == 4 ? 1 << 7 : 1 << 4;
+  for (int d = 1; d + 1 < rank; ++d) {
+    for (s32 corner : {lower[d - 1], upper[d - 1]})
+      if (corner < -limit || corner >= limit)
+        refuse("a corner of im2col at " + std::to_string(corner) + "; " + std::to_string(-limit) + " to " +
+               std::to_string(limit - 1) + " are taken in " + std::to_string(rank) + " dimensions");
+    if (!starts(d)) refuse("the window of im2col is empty in dimension " + std::to_string(d));
+  }
+}
+
 void TensorMap::check() const {
   auto of = [](u64 value) { return std::to_string(value); };
   if (rank < 1 || rank > 5) refuse("a tensor map has 1 to 5 dimensions, got " + of(static_cast<u64>(rank)));
@@ -51,6 +83,7 @@ void TensorMap::check() const {
   if (swizzle && inner > static_cast<u64>(swizzle))
     refuse("the inner box of a tensor map is " + of(inner) + " bytes, wider than its swizzle of " +
            std::to_string(swizzle));
+  if (im2col) check_window();
   bool floating = type == Type::f16 || type == Type::bf16 || type == Type::f32 || type == Type::f64 || type == Type::tf32;
   if (nan && !floating) refuse("NaN fill of integers");
   for (int d = 0; d < rank; ++d) {

@@ -32,7 +32,7 @@ WORDS = {name: number for number, name in enumerate(_sim.WORDS)}
 TYPES = {name: number for number, name in enumerate(_sim.TYPES)}
 FLAGS = {
     "ftz": 1, "sat": 2, "NaN": 4, "relu": 8, "trans": 16, "read": 32, "satfinite": 64, "multicast::cluster": 128,
-    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048, "noinc": 4096,
+    "relaxed": 256, "xorsign.abs": 512, "shiftamt": 1024, "cc": 2048, "noinc": 4096, "im2col": 8192,
 }  # fmt: skip
 SPECIALS = {name: number for number, name in enumerate(_sim.SPECIALS)}
 CLOCKS = {
@@ -58,6 +58,7 @@ SCOPES = {"cta": 1, "cluster": 2, "gpu": 3, "sys": 3}
 # The modifiers that an instruction's words carry, as the core reads them; of several the first that is given.
 TYPE_WORDS = ("dtype", "type", "src", "atype", "btype")  # the first two that are given
 MODIFIER_WORDS = (("rnd",), ("cmp",), ("bool", "dir"), ("space",), ("op", "action", "mode", "half", "field"))
+IM2COL_MODES = ("im2col", "im2col_no_offs")
 CARRY = Register("CC.CF")  # what .cc writes and addc, subc, madc read
 READS_CARRY = ("addc", "subc", "madc")
 WRITES_CARRY = ("add.cc", "sub.cc")
@@ -147,6 +148,10 @@ class _Encoder:
     def instruction(self, line: Line) -> list[int]:
         form, values = _decode(line, self.text.registers)
         meaning = _meaning(form, values, line)
+        if meaning in ("tma.load", "tma.store", "tma.prefetch") and (mode := values.pop("mode")) != "tile":
+            if mode not in IM2COL_MODES:
+                raise ValueError(f"the simulator does not have .{mode}")
+            values["im2col"] = True
         flags = _flags(form, values)
         guard = line.guard.operand if isinstance(line.guard, Negated) else line.guard
         types = ["b64" if values[name] == "b128" else values[name] for name in TYPE_WORDS if values.get(name)]

@@ -13,7 +13,9 @@ ALIASES = {
     "ldu": "ld", "atom.half": "atom", "atom.vector": "atom", "atom.cas": "atom", "red.half": "red", "red.vector": "red",
     "prefetch": "hint", "prefetchu": "hint", "applypriority": "hint", "createpolicy.fractional": "createpolicy",
     "createpolicy.range": "createpolicy", "createpolicy.cvt": "createpolicy", "bulk.prefetch": "hint",
-    "tma.reduce": "tma.store", "bulk.reduce": "bulk.store", "bulk.reduce.shared": "bulk.shared",
+    "tma.load_im2col": "tma.load", "tma.store_im2col": "tma.store", "tma.prefetch_im2col": "tma.prefetch",
+    "tma.reduce_im2col": "tma.store", "tma.reduce": "tma.store",
+    "bulk.reduce": "bulk.store", "bulk.reduce.shared": "bulk.shared",
 }  # fmt: skip
 
 # Meanings that the core does not have, and why.
@@ -23,10 +25,6 @@ REFUSED = {
     "multimem.ld_reduce": "one device is modelled, and no multicast addresses",
     "multimem.red": "one device is modelled, and no multicast addresses",
     "multimem.st": "one device is modelled, and no multicast addresses",
-    "tma.load_im2col": "the launcher encodes tiled maps only",
-    "tma.prefetch_im2col": "the launcher encodes tiled maps only",
-    "tma.store_im2col": "the launcher encodes tiled maps only",
-    "tma.reduce_im2col": "the launcher encodes tiled maps only",
     "brkpt": "there is no debugger to stop for",
 }
 
@@ -35,9 +33,9 @@ ABSENT = Register("_")
 # meaning -> names of operands, in the core's order; "name=text" is a literal where the form does not have the operand
 ORDER = {
     "clock": "d",
-    "tma.load": "dst map size bar mask",
+    "tma.load": "dst map size bar mask source offsets",
     "tma.store": "src map",
-    "tma.prefetch": "dst map",
+    "tma.prefetch": "dst map size bar mask source offsets",
     "bulk.load": "dst src coordinates size bar mask",
     "bulk.store": "src dst coordinates size",
     "bulk.shared": "dst global coordinates size bar mask src",

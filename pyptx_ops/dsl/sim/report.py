@@ -68,7 +68,9 @@ def map_words(offset: int, spec: TensorMapSpec, values: tuple[int, ...]) -> list
     """A tensor map as the core takes it. values: address, sizes, strides, as a launch passes them."""
     rank = spec.rank
     address, sizes, strides = values[0], values[1 : 1 + rank], values[1 + rank :]
-    return [offset, address, rank, MAP_TYPES[spec.dtype], spec.swizzle, spec.oob_nan, *sizes, *strides, *spec.box]
+    window = spec.im2col
+    mode = [1, *spec.box, *window.lower, *window.upper, *window.steps] if window else [0, *spec.box]
+    return [offset, address, rank, MAP_TYPES[spec.dtype], spec.swizzle, spec.oob_nan, *sizes, *strides, *mode]
 
 
 def run(
