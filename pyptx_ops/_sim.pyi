@@ -19,6 +19,7 @@ def run(
     params: bytes,
     maps: bytes,
     segments: bytes,
+    fresh: bytes,
     policy: int,
     seed: int,
     limit: int,

@@ -74,15 +74,18 @@ class SimulatedKernel:
         """Runs one grid to its end; it may touch every CPU tensor that is alive. Device and stream are ignored."""
         self.launch_on(live_tensors(), (grid_x, grid_y, grid_z), *args)
 
-    def launch_on(self, tensors: Iterable[torch.Tensor], grid: tuple[int, int, int], /, *args: int | float) -> None:
-        """The same, but that it may touch only the memory behind some tensors."""
+    def launch_on(
+        self, tensors: Iterable[torch.Tensor], grid: tuple[int, int, int], /, *args: int | float,
+        fresh: Iterable[torch.Tensor] = (),
+    ) -> None:  # fmt: skip
+        """The same, but that it may touch only the memory behind some tensors. fresh: those that hold nothing yet."""
         if not all(grid):
             return
         params, maps = pack(self.program, self.params, args)
         launcher = self.launcher
         launcher.launches[self.name] += 1
         launcher.executed += run(
-            self.program, grid, params, maps, storages(tensors),
+            self.program, grid, params, maps, storages(tensors), fresh=[extent(tensor) for tensor in fresh],
             policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, timeline=launcher.timeline,
             lints=launcher.lints,
         )  # fmt: skip
@@ -94,10 +97,13 @@ class SimulatedKernel:
         return {}
 
 
-def launch_kernel(kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float) -> None:
+def launch_kernel(
+    kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float, fresh: Iterable[torch.Tensor] = ()
+) -> None:
     """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
 
     args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
+    fresh: contiguous tensors, or slices of them, that hold nothing yet; reading them before writing them is reported.
     Raises SimulationError, and TypeError or ValueError for arguments that do not fit the parameters.
     """
     if len(args) != len(kernel.params):
@@ -112,7 +118,8 @@ def launch_kernel(kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tenso
             values += described(arg)
         else:
             values.append(arg.data_ptr())
-    SimulatedKernel(used, kernel).launch_on([arg for arg in args if isinstance(arg, torch.Tensor)], grid, *values)
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    SimulatedKernel(used, kernel).launch_on(tensors, grid, *values, fresh=fresh)
 
 
 def described(tensor: torch.Tensor) -> list[int]:
@@ -174,6 +181,13 @@ def storages(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
     """(address, bytes) of the memory behind tensors."""
     found = [tensor.untyped_storage() for tensor in tensors]
     return sorted({(storage.data_ptr(), storage.nbytes()) for storage in found})
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """(address, bytes) of a contiguous tensor. Raises ValueError for others."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"a fresh tensor is contiguous, got strides {tensor.stride()} of {tuple(tensor.shape)}")
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
 @contextmanager

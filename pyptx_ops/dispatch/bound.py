@@ -74,7 +74,8 @@ def launch(
     """
     numbers = [value if isinstance(value, _NUMBERS) else _address(value) for value in values]
     if device < 0 and hasattr(kernel, "launch_on"):  # a simulated kernel is told what it may touch
-        kernel.launch_on([_tensor(value) for value in values if not isinstance(value, _NUMBERS)], grid, *numbers)
+        tensors = [_tensor(value) for value in values if not isinstance(value, _NUMBERS)]
+        kernel.launch_on(tensors, grid, *numbers, fresh=outputs)
         return
     stream = _current_stream(device) if device >= 0 else 0
     kernel.launch(device, stream, *grid, *numbers)

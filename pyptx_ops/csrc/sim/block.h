@@ -21,7 +21,7 @@ struct MBarrier {
   u32 expected = 0, pending = 0;
   s64 tx = 0;
   u64 phase = 0;
-  int line = 0;
+  int line = 0, arrival = 0;  // of its initialisation; of what arrived or brought bytes last
   u32 actor = 0, generic_actor = 0;  // for copies that report to it, through the asynchronous and the generic proxy
   Epoch initialised;
   bool published = false;                          // by fence.mbarrier_init
@@ -101,6 +101,7 @@ struct Warp {
   std::deque<WgmmaGroup> wgmma_groups{1};  // the committed ones, and the open one last
   u64 wgmmas = 0;
   u32 registers = 0;  // per thread, after setmaxnreg
+  size_t budgets = 0;  // how often it executed that
   bool cluster_arrived[LANES] = {};
   u64 cluster_phase[LANES] = {};
   u64 bulk_open[LANES] = {};   // the number of the bulk group that is open
@@ -136,7 +137,8 @@ struct Cta {
   std::map<u32, LastCopy> last_copies;  // by actor
   NamedBarrier named[16];
   std::vector<Warp> warps;
-  u32 register_pool = 0;
+  u32 register_pool = 0;            // given back by setmaxnreg.dec
+  std::vector<int> budget_log[8];  // per warpgroup: the lines of its setmaxnreg, in order
   std::unique_ptr<Shadow> shadow;
   std::vector<u32> fetches;  // per 16 bytes and warp: the last wgmma that read them
   std::vector<std::array<u64, 3>> wgmma_log[8];  // per warpgroup: what its warps issued, in order

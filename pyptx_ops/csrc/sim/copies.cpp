@@ -135,6 +135,7 @@ void Machine::carry_out(Copy& copy) {
   if (copy.writes_shared()) write_shared(copy);
   if (!copy.barrier_cta) return;
   MBarrier& barrier = barrier_at(*copy.barrier_cta, copy.barrier);
+  barrier.arrival = copy.ins->line;
   if (copy.kind == Copy::arrival) {
     barrier.gathering.see(copy.actor, copy.number);
     arrive(barrier, 1);

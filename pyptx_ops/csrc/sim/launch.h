@@ -16,6 +16,12 @@ struct Segment {
   u64 base, size;
 };
 
+// Memory of which nothing is known when the launch begins, and what of it has been written since.
+struct Fresh {
+  Segment where;
+  std::vector<u8> written;
+};
+
 // What the accesses of an instruction took in all, and the least that would have done: wavefronts of shared memory, or
 // sectors of global memory.
 struct Traffic {
@@ -35,6 +41,7 @@ struct Launch {
   std::vector<u8> params;
   std::map<u32, TensorMap> maps;  // by offset in the parameters
   std::vector<Segment> segments;  // what may be accessed, by address
+  std::vector<Fresh> fresh;       // parts of it
 };
 
 // A copy that goes on by itself: to shared memory from global memory (load; element by cp.async), from that of another CTA

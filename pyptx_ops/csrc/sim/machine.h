@@ -85,6 +85,7 @@ class Machine {
   void load_store(Warp& warp, const Ins& ins, u32 mask);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
+  void check_fresh(u64 address, u64 bytes, bool reads, bool writes);
   void check_state(const Cta& cta, u32 start, u32 bytes, bool write) const;
   u8* shared(Cta& cta, u32 offset, u32 bytes, bool write);
   void complete_cluster(Cluster& cluster);
@@ -122,6 +123,7 @@ class Machine {
   bool registers(Warp& warp, Group& group, const Ins& ins);
   void mbarrier(Warp& warp, const Ins& ins, u32 mask);
   bool wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask);
+  void check_lapped(const Warp& warp, const MBarrier& barrier, u32 offset, u32 parity) const;
   MBarrier& barrier_at(Cta& cta, u32 offset);
   void arrive(MBarrier& barrier, u32 count);
   void arrive_at(Warp& warp, const Cta& cta, MBarrier& barrier, const Ins& ins, u32 lanes);

@@ -1,4 +1,5 @@
 // Loads, stores, atomics, and the matrix moves between shared memory and registers.
+#include <algorithm>
 #include <cstring>
 
 #include "machine.h"
@@ -50,6 +51,20 @@ u8* Machine::global(u64 address, u64 bytes, const char* what) {
   }
   throw Problem("out of bounds", std::string(what) + " of " + std::to_string(bytes) + " bytes at " + hex(address) +
                                      (nearest.empty() ? ", and there is no tensor" : ": " + nearest));
+}
+
+// Memory that the launch was given without values is written before it is read.
+void Machine::check_fresh(u64 address, u64 bytes, bool reads, bool writes) {
+  for (Fresh& fresh : launch_.fresh) {
+    const Segment& where = fresh.where;
+    if (address + bytes <= where.base || address >= where.base + where.size) continue;
+    u64 first = std::max(address, where.base) - where.base;
+    u64 last = std::min(address + bytes, where.base + where.size) - where.base;
+    for (u64 i = first; i < last && reads; ++i)
+      if (!fresh.written[i])
+        throw Problem("uninitialised global memory", place_name(where.base + i, nullptr) + " is read before it was written");
+    if (writes) std::memset(fresh.written.data() + first, 1, last - first);
+  }
 }
 
 Cta& Machine::cta_of(Warp& warp, u32 address, bool own, u32* offset) {
@@ -123,6 +138,7 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
   if (space == Word::global) {
     u8* place = global(address, bytes, write ? "a store" : "a load");
     observe_global(warp, address, bytes, write, ins);
+    if (!launch_.fresh.empty()) check_fresh(address, bytes, !write || ins.op == Op::atom || ins.op == Op::red, write);
     return place;
   }
   u32 offset;

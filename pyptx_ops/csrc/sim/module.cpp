@@ -1,7 +1,7 @@
 // pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
 //
 //   program = compile(words, names, memory)   words: the kernel as the loader encodes it, int64
-//   executed, problem, events, traffic = run(program, grid, params, maps, segments, policy, seed, limit, trace, lint)
+//   executed, problem, events, traffic = run(program, grid, params, maps, segments, fresh, policy, seed, limit, trace, lint)
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
@@ -163,7 +163,7 @@ void read_window(Words& words, TensorMap& map) {
 }
 
 // A map of im2col has no bytes: where its fields lie is not known.
-Launch read_launch(Words maps, Words segments, const char* params, Py_ssize_t size) {
+Launch read_launch(Words maps, Words segments, Words fresh, const char* params, Py_ssize_t size) {
   Launch launch;
   launch.params.assign(params, params + size);
   while (maps.at != maps.end) {
@@ -187,6 +187,10 @@ Launch read_launch(Words maps, Words segments, const char* params, Py_ssize_t si
   while (segments.at != segments.end) {
     u64 base = static_cast<u64>(segments.next());
     launch.segments.push_back({base, static_cast<u64>(segments.next())});
+  }
+  while (fresh.at != fresh.end) {
+    u64 base = static_cast<u64>(fresh.next()), size = static_cast<u64>(fresh.next());
+    launch.fresh.push_back({{base, size}, std::vector<u8>(size)});
   }
   return launch;
 }
@@ -214,13 +218,13 @@ PyObject* bytes_of(const std::vector<T>& items) {
 
 PyObject* run_program(PyObject*, PyObject* args) {
   PyObject* capsule;
-  const char *params, *maps, *segments;
-  Py_ssize_t params_size, maps_size, segments_size;
+  const char *params, *maps, *segments, *fresh;
+  Py_ssize_t params_size, maps_size, segments_size, fresh_size;
   unsigned grid[3];
   int policy, trace, lint;
   unsigned long long seed, limit;
-  if (!PyArg_ParseTuple(args, "O(III)y#y#y#iKKpp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
-                        &maps_size, &segments, &segments_size, &policy, &seed, &limit, &trace, &lint))
+  if (!PyArg_ParseTuple(args, "O(III)y#y#y#y#iKKpp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
+                        &maps_size, &segments, &segments_size, &fresh, &fresh_size, &policy, &seed, &limit, &trace, &lint))
     return nullptr;
   const auto* program = static_cast<const Program*>(PyCapsule_GetPointer(capsule, CAPSULE));
   if (!program) return nullptr;
@@ -231,7 +235,8 @@ PyObject* run_program(PyObject*, PyObject* args) {
   std::vector<Traffic> traffic;
   PyThreadState* state = PyEval_SaveThread();
   try {
-    Launch launch = read_launch(words_of(maps, maps_size), words_of(segments, segments_size), params, params_size);
+    Launch launch = read_launch(words_of(maps, maps_size), words_of(segments, segments_size),
+                                words_of(fresh, fresh_size), params, params_size);
     std::memcpy(launch.grid, grid, sizeof grid);
     Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit, trace != 0, lint != 0});
     try {

@@ -273,6 +273,8 @@ struct Preset {
 
 constexpr u64 MEMORY_ALIGN = 256;
 
+constexpr u32 REGISTERS = 65536, REGISTER_UNIT = 8;  // of a multiprocessor, and what a thread's come in
+
 struct Program {
   std::vector<Ins> code;
   std::vector<Slot> slots;

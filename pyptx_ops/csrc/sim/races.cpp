@@ -309,6 +309,7 @@ u8* Machine::copied(const Copy& copy, u64 address, u64 bytes, const char* what) 
   u8* place = global(address, bytes, what);
   bool writes = copy.kind == Copy::store;
   touch(shadow_, address, bytes, touch_of(copy, writes, copy.actor + writes), nullptr);
+  if (!launch_.fresh.empty()) check_fresh(address, bytes, !writes || copy.reduction != Word::none, writes);
   return place;
 }
 

@@ -32,6 +32,11 @@ Machine::Machine(const Program& program, Launch launch, Settings settings)
   for (int d = 0; d < 3; ++d)
     if (launch_.grid[d] % program.cluster_shape[d]) throw Problem("launch", "the grid is no multiple of the cluster");
   if (settings_.lint) traffic_.resize(program.code.size() * Traffic::KINDS);
+  u32 each = (program.registers + REGISTER_UNIT - 1) / REGISTER_UNIT * REGISTER_UNIT;
+  u32 taken = each * ((program.threads() + LANES - 1) / LANES * LANES);
+  if (taken > REGISTERS)
+    throw Problem("register budget", "a CTA takes " + std::to_string(taken) + " registers, " + std::to_string(each) +
+                                         " a thread, and a multiprocessor has " + std::to_string(REGISTERS));
   u64 variables = program.memory.size() - MEMORY_ALIGN - program.constant_bytes;
   if (variables) launch_.segments.push_back({program.memory_base() + program.constant_bytes, variables});
 }
@@ -89,7 +94,7 @@ bool Machine::ready(Warp& warp, Group& group) {
     case Wait::none: return true;
     case Wait::mbarrier: {
       auto found = warp.cta->barriers.find(group.address);
-      if (found != warp.cta->barriers.end() && (found->second.phase & 1) == group.parity) return false;
+      if (found != warp.cta->barriers.end() && found->second.phase == group.generation) return false;
       break;
     }
     case Wait::named:
@@ -199,8 +204,9 @@ void Machine::deadlock() {
           } else if (group.wait == Wait::cluster) {
             text += "waits at the cluster barrier; " + std::to_string(cluster->arrived) + " threads have arrived";
           } else if (group.wait == Wait::registers) {
-            text += "waits for " + std::to_string(group.wanted) + " registers; " + std::to_string(cta.register_pool) +
-                    " are free";
+            text += "waits for " + std::to_string(group.wanted) + " registers more, and the CTA has " +
+                    std::to_string(cta.register_pool) + " that were given back; a CTA has " +
+                    std::to_string(program_.registers) + " a thread in all";
           } else {
             text += "waits for other lanes of its warp";
           }

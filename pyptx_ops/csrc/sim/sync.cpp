@@ -62,7 +62,11 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
     if (ins.op == Op::mbarrier_init) {
       if (offset % 8)
         throw Problem("misaligned", "an mbarrier at shared memory offset " + std::to_string(offset - SHARED_BASE));
-      if (cta.barriers.count(offset)) throw Problem("barrier misuse", "a live mbarrier is initialised again");
+      if (auto live = cta.barriers.find(offset); live != cta.barriers.end()) {
+        Problem problem("barrier misuse", "a live mbarrier is initialised again");
+        problem.others.emplace_back(live->second.line, "the first time");
+        throw problem;
+      }
       shared(cta, offset, 8, true);
       cta.shadow->page_of(offset - SHARED_BASE).calm = false;
       for (u32 i = 0; i < 8; ++i) cta.state[offset - SHARED_BASE + i] = static_cast<u8>(Byte::barrier);
@@ -75,6 +79,7 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
     }
     MBarrier& barrier = barrier_at(cta, offset);
     observe_barrier(warp, cta, barrier, &cta != warp.cta);
+    if (ins.op != Op::mbarrier_inval) barrier.arrival = ins.line;
     if (arrives) {
       u32 alike = 0;  // lanes that arrive at this barrier
       for (int other = 0; other < LANES; ++other)
@@ -100,6 +105,21 @@ void Machine::mbarrier(Warp& warp, const Ins& ins, u32 mask) {
   if (arrives) write<u64>(warp, ins.arg(0), state, mask);
 }
 
+// A thread tells phases apart by their parity alone: the one that it waits for is the first of that parity that it does not
+// know to be complete. Had another one completed since, the parity would read as if this one had not.
+void Machine::check_lapped(const Warp& warp, const MBarrier& barrier, u32 offset, u32 parity) const {
+  u64 known = warp.now.seen_of(barrier.actor), wanted = known + ((known & 1) != parity);
+  if (barrier.phase < wanted + 2) return;
+  Problem problem("lapped waiter", "phase " + std::to_string(wanted) + " of the mbarrier at shared memory offset " +
+                                       std::to_string(offset - SHARED_BASE) + " is waited for by its parity " +
+                                       std::to_string(parity) + "; it is complete, and so is phase " +
+                                       std::to_string(wanted + 1) + ", which nothing made wait for this thread; " +
+                                       describe(barrier));
+  problem.others.emplace_back(barrier.arrival, "the last arrival");
+  problem.others.emplace_back(barrier.line, "the mbarrier was initialised");
+  throw problem;
+}
+
 // try_wait suspends the lanes until the phase completes, which hardware may do; test_wait answers at once.
 bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
   const Operand& place = ins.arg(1);
@@ -112,6 +132,7 @@ bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
     Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), true, &offset);
     const MBarrier& barrier = barrier_at(cta, offset);
     observe_barrier(warp, cta, barrier, false);
+    if (!(ins.flags & RELAXED)) check_lapped(warp, barrier, offset, parity[l]);
     if ((barrier.phase & 1) != parity[l]) {
       done |= 1u << l;
       if (!(ins.flags & RELAXED) && (done & (done - 1)) == 0) {
@@ -122,6 +143,7 @@ bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
       group.wait = Wait::mbarrier;
       group.address = offset;
       group.parity = parity[l];
+      group.generation = barrier.phase;
       lane_ = -1;
       return false;
     }
@@ -204,6 +226,12 @@ void Machine::complete_cluster(Cluster& cluster) {
 bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
   if (group.mask != warp.alive) throw Problem("warp divergence", "setmaxnreg by part of a warp");
   u32 wanted = static_cast<u32>(ins.arg(0).value), &pool = warp.cta->register_pool;
+  auto& log = warp.cta->budget_log[warp.index / 4];
+  if (warp.budgets < log.size() && log[warp.budgets] != ins.line) {
+    Problem problem("warpgroup divergence", "the warps of a warpgroup execute different setmaxnreg");
+    problem.others.emplace_back(log[warp.budgets], "another warp of the warpgroup");
+    throw problem;
+  }
   if (ins.mode == Word::dec) {
     if (wanted > warp.registers)
       throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + " of " +
@@ -218,6 +246,7 @@ bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
     }
     pool -= more;
   }
+  if (warp.budgets++ == log.size()) log.push_back(ins.line);
   warp.registers = wanted;
   return true;
 }

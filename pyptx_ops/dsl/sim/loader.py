@@ -106,7 +106,7 @@ def load(
         except ValueError as error:
             raise PtxError(f"{parsed.entry}: PTX line {line.number}: {line.opcode}: {error}") from error
     threads = block[0] * block[1] * block[2]
-    registers = min(REGISTERS_PER_SM // (threads * parsed.min_blocks) // 8 * 8, 255)
+    registers = parsed.max_registers or min(REGISTERS_PER_SM // (threads * parsed.min_blocks) // 8 * 8, 255)
     constants, variables = bytes(parsed.constants), bytes(parsed.variables)
     constants = constants.ljust(-(-len(constants) // MEMORY_ALIGN) * MEMORY_ALIGN, b"\0")
     head = [*block, *cluster, encoder.shared_bytes, shared_memory, len(constants), registers]

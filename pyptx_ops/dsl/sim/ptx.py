@@ -41,6 +41,7 @@ class Text:
     param_bytes: int = 0
     shared: dict[str, int | None] = field(default_factory=dict)
     min_blocks: int = 1
+    max_registers: int = 0
     constants: bytearray = field(default_factory=bytearray)
     variables: bytearray = field(default_factory=bytearray)
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -52,7 +53,7 @@ _PARAM = re.compile(r"\.param (?:\.align (\d+) )?\.(\w+) ([\w$]+)(?:\[(\d+)\])?,
 _SHARED = re.compile(r"(?:\.extern )?\.shared (?:\.align (\d+) )?\.b8 ([\w$]+)\[(\d*)\];")
 _MEMORY = re.compile(r"\.(global|const) \.align (\d+) \.(\w+) ([\w$]+)\[(\d+)\](?: = \{(.*)\})?;")
 _ENTRY = re.compile(r"(?:\.visible )?\.entry ([\w$]+)\(")
-_SKIPPED = (".version", ".target", ".address_size", ".maxntid", ".maxnreg", ".explicitcluster", ".reqnctapercluster")
+_SKIPPED = (".version", ".target", ".address_size", ".maxntid", ".explicitcluster", ".reqnctapercluster")
 
 
 def read(text: str) -> Text:
@@ -93,6 +94,8 @@ def _read_line(result: Text, line: str, number: int) -> None:
         memory.extend(_initial(kind, int(count), values.split(", ") if values else []))
     elif line.startswith(".minnctapersm"):
         result.min_blocks = int(line.split()[1])
+    elif line.startswith(".maxnreg"):
+        result.max_registers = int(line.split()[1])
     elif line.startswith(_SKIPPED):
         return
     elif match := _INSTRUCTION.fullmatch(line):

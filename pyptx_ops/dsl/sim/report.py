@@ -80,6 +80,7 @@ def run(
     maps: Iterable[int],
     segments: Iterable[tuple[int, int]],
     *,
+    fresh: Iterable[tuple[int, int]] = (),
     policy: str = "lazy",
     seed: int = 0,
     limit: int = 0,
@@ -89,16 +90,16 @@ def run(
     """Run a grid and return how many warp instructions it took. Raises SimulationError.
 
     params: the parameters as they lie in memory.  maps: `map_words` of each tensor map.
-    segments: (address, bytes) of the memory that the kernel may touch.
+    segments: (address, bytes) of the memory that the kernel may touch.  fresh: of what it writes before it reads it.
     limit: warp instructions after which a loop is taken to be endless; 0 for none.
     timeline, lints: to which the launch is added, also where it ends in a report.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy is one of {', '.join(POLICIES)}, got {policy!r}")
-    flat = array("q", [word for segment in segments for word in segment])
+    touched, unwritten = (array("q", [n for part in parts for n in part]).tobytes() for parts in (segments, fresh))
     executed, problem, events, traffic = _sim.run(
-        program.handle, grid, params, array("q", maps).tobytes(), flat.tobytes(), POLICIES.index(policy), seed, limit,
-        timeline is not None, lints is not None,
+        program.handle, grid, params, array("q", maps).tobytes(), touched, unwritten, POLICIES.index(policy), seed,
+        limit, timeline is not None, lints is not None,
     )  # fmt: skip
     if timeline is not None:
         timeline.add(program, grid, events, executed)
