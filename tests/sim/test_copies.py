@@ -214,6 +214,8 @@ def test_an_mbarrier_of_another_cta() -> None:
     with Kernel("elsewhere", block=(32, 1, 1), cluster=(2, 1, 1)) as k:
         smem = k.dynamic_shared(128)
         place, bar = smem.array("place", 128, 128).reg(), smem.array("bar", 8, 8).reg()
+        ptx.barrier.cluster.arrive()
+        ptx.barrier.cluster.wait()
         ptx.st.async_(ptx.mapa(place, 1, type="u32"), 1, ptx.mapa(bar, 0, type="u32"), type="u32")
         ptx.ret()
     with pytest.raises(SimulationError, match="lie in different CTAs"):

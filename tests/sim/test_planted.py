@@ -186,7 +186,7 @@ PLANTED = [
     ("load", "barrier", {"race", "barrier misuse"}),
     ("load", "wait", {"race", "copy in flight", "uninitialised shared memory", "exit with work in flight"}),
     ("load", "release", {"race", "copy in flight", "deadlock"}),
-    ("exchange", "cluster barrier", {"race", "uninitialised shared memory"}),
+    ("exchange", "cluster barrier", {"CTA not started"}),
     ("neighbours", "barrier", {"race", "uninitialised shared memory"}),
 ]
 

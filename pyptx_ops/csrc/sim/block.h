@@ -120,12 +120,20 @@ struct Warp {
 
 struct Cluster;
 
+// Of the copies of one actor the last that reads or writes a CTA's shared memory.
+struct LastCopy {
+  u32 number;
+  int line;
+  const Warp* issuer;
+};
+
 struct Cta {
   Cluster* cluster = nullptr;
   u32 rank = 0, id[3] = {};
   std::vector<u8> data, state;
   std::vector<Origin> origin;        // of every 16 bytes
   std::map<u32, MBarrier> barriers;  // by offset
+  std::map<u32, LastCopy> last_copies;  // by actor
   NamedBarrier named[16];
   std::vector<Warp> warps;
   u32 register_pool = 0;
@@ -146,5 +154,7 @@ struct Cluster {
   u32 actors = 0, number = 0;
   Clock gathering, done;
 };
+
+std::string place_of(const Warp& warp);  // for reports
 
 }  // namespace sim

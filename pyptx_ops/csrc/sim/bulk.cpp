@@ -192,6 +192,7 @@ void Machine::bulk(Warp& warp, const Ins& ins, int lane, u32 mask) {
     if (rank >= warp.cta->cluster->ctas.size()) throw Problem("out of bounds", "multicast to CTA " + std::to_string(rank));
     Copy one = copy;
     one.cta = one.barrier_cta = &warp.cta->cluster->ctas[rank];
+    check_runs(warp, *one.cta);
     issue(std::move(one));
   }
 }

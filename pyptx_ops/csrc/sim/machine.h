@@ -90,6 +90,7 @@ class Machine {
   void complete_cluster(Cluster& cluster);
   u8* locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, bool write);
   Cta& cta_of(Warp& warp, u32 address, bool own, u32* offset);
+  void check_runs(const Warp& warp, const Cta& cta) const;
 
   // lints.cpp
   void count(const Ins& ins, Traffic::Kind kind, u64 done, u64 least);

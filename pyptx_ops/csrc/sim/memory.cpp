@@ -61,11 +61,18 @@ Cta& Machine::cta_of(Warp& warp, u32 address, bool own, u32* offset) {
   if (own && rank != warp.cta->rank)
     throw Problem("out of bounds", "shared::cta address " + hex(address) + " belongs to CTA " + std::to_string(rank) +
                                        " of the cluster");
-  Cta& cta = cluster.ctas[rank];
-  if (&cta != warp.cta && cta.alive() == 0)
-    throw Problem("exited CTA",
-                  "shared memory of CTA " + std::to_string(rank) + " is accessed after that CTA has exited");
-  return cta;
+  check_runs(warp, cluster.ctas[rank]);
+  return cluster.ctas[rank];
+}
+
+// Another CTA's shared memory exists from when the warp knows that it runs until it exits.
+void Machine::check_runs(const Warp& warp, const Cta& cta) const {
+  if (&cta == warp.cta) return;
+  std::string place = "shared memory of CTA " + std::to_string(cta.rank) + " is accessed ";
+  if (cta.alive() == 0) throw Problem("exited CTA", place + "after that CTA has exited");
+  for (const Warp& other : cta.warps)
+    if (warp.now.seen_of(other.actor)) return;
+  throw Problem("CTA not started", place + "before anything, such as a cluster barrier, has told that this CTA runs");
 }
 
 void Machine::check_state(const Cta& cta, u32 start, u32 bytes, bool write) const {

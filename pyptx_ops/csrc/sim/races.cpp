@@ -145,8 +145,8 @@ std::string Machine::place_name(u64 address, const Cta* cta) const {
 
 void Machine::race(const Epoch& before, bool wrote, const Touch& touch, u64 address, const Cta* cta) const {
   std::string who = name_of(before.actor, cta), did = wrote ? " wrote it" : " read it";
-  std::string what = touch.mark.async ? (touch.writes ? "overwritten by a copy" : "read by a copy")
-                                      : (touch.writes ? "written" : "read");
+  std::string what = touch.writes ? (touch.mark.async ? "overwritten" : "written") : "read";
+  if (touch.mark.async) what += " by " + name_of(touch.mark.actor, cta);
   if (before.async && !wrote && cta) {
     Problem problem("copy in flight", place_name(address, cta) + " is " + what +
                                           " while a store that was not waited for still reads it");
@@ -295,6 +295,9 @@ Touch Machine::touch_of(const Copy& copy, bool write, u32 actor) const {
 // The shared memory that a copy writes, or reads, until it is waited for.
 void Machine::observe_copy(const Copy& copy) {
   bool writes = copy.writes_shared();
+  LastCopy last{copy.number, copy.ins->line, copy.issuer};
+  copy.cta->last_copies[copy.actor] = last;
+  if (copy.source_cta) copy.source_cta->last_copies[copy.actor] = last;
   touch(*copy.cta->shadow, copy.shared - SHARED_BASE, copy.bytes, touch_of(copy, writes, copy.actor), copy.cta);
   if (writes) after_fetches(*copy.cta, *copy.known, copy.shared, static_cast<u32>(copy.bytes), "overwritten by a copy");
   if (copy.source_cta)
@@ -344,6 +347,7 @@ void Machine::observe_fetch(const Warp& warp, Cta& cta, const Wgmma& op, u32 off
       if (!write.clock || write.alike(op.in_order)) continue;
       Touch touch{op.clock.get(), warp.actor | cta.cluster->number << 16, op.issued, &warp, 0, false, Epoch()};
       touch.mark.async = 1;
+      touch.mark.actor = touch.self + static_cast<u32>(cta.warps.size()) * program_.cluster;
       u64 at = address + (i - first) * page.unit;
       if (!ordered(write, touch)) race(write, true, touch, at, &cta);
       if (!write.async && !proxied(write, touch)) missing_fence(write, touch, at, &cta);

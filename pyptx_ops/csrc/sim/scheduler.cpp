@@ -7,13 +7,6 @@
 namespace sim {
 namespace {
 
-std::string place_of(const Warp& warp) {
-  const u32* id = warp.cta->id;
-  std::string text =
-      "CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
-  return text + ", warp " + std::to_string(warp.index);
-}
-
 std::string lanes_of(u32 mask) {
   if (mask == ALL) return "all lanes";
   std::string text = "lanes";
@@ -23,6 +16,13 @@ std::string lanes_of(u32 mask) {
 }
 
 }  // namespace
+
+std::string place_of(const Warp& warp) {
+  const u32* id = warp.cta->id;
+  std::string text =
+      "CTA (" + std::to_string(id[0]) + ", " + std::to_string(id[1]) + ", " + std::to_string(id[2]) + ")";
+  return text + ", warp " + std::to_string(warp.index);
+}
 
 Machine::Machine(const Program& program, Launch launch, Settings settings)
     : program_(program),
@@ -216,25 +216,29 @@ bool Machine::finished(const Cluster& cluster) {
   return true;
 }
 
+// Nothing asynchronous touches shared memory any more: somebody has waited for it, whatever the run's order was.
 void Machine::check_exit(Cluster& cluster) {
-  for (Cta& cta : cluster.ctas)
+  auto left = [&](const std::string& what, int line, const Warp& warp) {
+    Problem problem("exit with work in flight", what);
+    problem.line = line;
+    problem.where = place_of(warp);
+    throw problem;
+  };
+  for (Cta& cta : cluster.ctas) {
     for (Warp& warp : cta.warps)
-      if (!warp.queue.empty())
-        locate(Problem("exit with work in flight", "the warp exits while a wgmma is in flight"), warp,
-               *warp.queue.front().ins);
-  for (size_t i = 0; i < copies_.size();) {
-    Copy& copy = copies_[i];
-    bool ours = copy.cta->cluster == &cluster || copy.issuer->cta->cluster == &cluster;
-    if (!ours) {
-      ++i;
-    } else if (copy.kind == Copy::store && copy.read) {
-      finish(i);  // its source has been read: it may outlive the CTA
-    } else {
-      locate(
-          Problem("exit with work in flight", "the CTA exits while a copy that this instruction started is in flight"),
-          *copy.issuer, *copy.ins);
-    }
+      for (const WgmmaGroup& group : warp.wgmma_groups)
+        if (!group.owned.empty()) left("the warp exits, and it has not waited for this wgmma", group.line, warp);
+    for (const auto& [actor, last] : cta.last_copies)
+      if (std::none_of(cta.warps.begin(), cta.warps.end(),
+                       [&, actor = actor, number = last.number](const Warp& w) { return w.now.seen_of(actor) >= number; }))
+        left("the CTA exits, and none of its warps has waited for the copy that this instruction started",
+             last.line, *last.issuer);
   }
+  for (size_t i = 0; i < copies_.size();)  // a store whose source was read may outlive the CTA
+    if (copies_[i].issuer->cta->cluster == &cluster)
+      finish(i);
+    else
+      ++i;
 }
 
 void Machine::run() {

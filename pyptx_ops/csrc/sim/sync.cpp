@@ -169,6 +169,7 @@ bool Machine::cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask
       warp.cluster_arrived[l] = true;
       warp.cluster_phase[l] = cluster.phase;
       ++cluster.arrived;
+      cluster.gathering.see(warp.actor, 1);  // also where it orders nothing: that the CTA runs
       if (!(ins.flags & RELAXED) && l == __builtin_ctz(mask)) release(warp, mask, cluster.gathering);
     } else {
       if (!warp.cluster_arrived[l])

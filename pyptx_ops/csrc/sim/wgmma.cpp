@@ -48,7 +48,8 @@ const u8* Machine::fetch_unit(const Warp& warp, const Wgmma& op, u32 address, co
     Problem placed(problem.kind, std::string("wgmma reads ") + operand + " (row " + std::to_string(row) + ", k " +
                                      std::to_string(k) + "): " + problem.what());
     placed.others = problem.others;
-    placed.others.emplace_back(op.ins->line, "the wgmma");
+    placed.line = op.ins->line;  // also where it is carried out at a wait
+    placed.where = place_of(warp);
     throw placed;
   }
 }
