@@ -23,6 +23,8 @@ COMMANDS = {
     ),
     "doctor": Command("pyptx_ops.doctor", "tell what is installed and which path each op takes"),
     "build": Command("pyptx_ops.build", "trace and assemble the kernels"),
+    "transpile": Command("pyptx_ops.transpile", "PTX to Python that prints the same PTX"),
+    "check": Command("pyptx_ops.check", "tell what the instructions of a PTX file need, and what is wrong with them"),
     "sim": Command("pyptx_ops.sim", "run kernels on the simulator and report what they must not do", ("torch",)),
 }
 

@@ -47,6 +47,7 @@ class BoundCalls:
         unusual: tuple[Callable[[Any], bool], ...],
         device_type: int = 2,
         limit: int = 4096,
+        apart: bool = False,
     ) -> None:
         """
         exchange: DLPack's C exchange API of the framework.
@@ -56,6 +57,8 @@ class BoundCalls:
         unusual: tests of a tensor that is not bf16; a call with a tensor that passes one is left to the caller.
         device_type: DLPack's number of the device that the tensors are on.
         limit: as many kinds are kept; all are forgotten when one more comes.
+        apart: whether a call is left to the caller where one tensor's memory, from its first element to its last,
+            meets another's.
         """
 
     def run(self, *args: object, **kwargs: object) -> Any:

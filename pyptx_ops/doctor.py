@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import platform
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,14 +23,16 @@ from pyptx_ops.manifest import Manifest, ManifestError
 from pyptx_ops.ptxas import SEARCH_ORDER, find_ptxas
 from pyptx_ops.tables import table
 
-KERNELS = {  # op -> how the names of its kernels begin
-    "gemm": "gemm_",
-    "grouped_gemm": "grouped_gemm_",
-    "rms_norm": "rms_norm_",
-    "fused_add_rms_norm": "fused_add_rms_norm_",
-    "fused_add_rms_norm_": "fused_add_rms_norm_",
-    "silu_and_mul": "swiglu_",
-    "swiglu": "swiglu_",
+KERNELS = {  # op -> its kernels: their names begin with this and the dtype
+    "gemm": "gemm",
+    "grouped_gemm": "grouped_gemm",
+    "rms_norm": "rms_norm",
+    "fused_add_rms_norm": "fused_add_rms_norm",
+    "fused_add_rms_norm_": "fused_add_rms_norm",
+    "silu_and_mul": "swiglu",
+    "silu_and_mul_bwd": "swiglu_bwd",
+    "swiglu": "swiglu",
+    "swiglu_bwd": "swiglu_bwd",
 }
 
 Rows = list[tuple[str, str]]
@@ -187,11 +190,11 @@ def _ops() -> str:
     rows = []
     for device in _torch_devices():
         route = dispatch.route(device)
-        for op, prefix in KERNELS.items():
+        for op, kind in KERNELS.items():
             path: str = route.path
             why = route.why
             if route.arch is not None and path == "kernel":
-                path, why = _kernel_path(manifests.get(route.arch), prefix, why)
+                path, why = _kernel_path(manifests.get(route.arch), kind, why)
             rows.append([op, str(device), path, why])
     served = ", ".join(str(dtype).removeprefix("torch.") for dtype in dispatch.KERNEL_DTYPES)
     return (
@@ -199,9 +202,9 @@ def _ops() -> str:
     )
 
 
-def _kernel_path(manifest: Manifest | str | None, prefix: str, why: str) -> tuple[str, str]:
+def _kernel_path(manifest: Manifest | str | None, kind: str, why: str) -> tuple[str, str]:
     if isinstance(manifest, Manifest):
-        count = sum(record.name.startswith(prefix) for record in manifest.kernels)
+        count = sum(bool(re.match(rf"{kind}_b?f16_", record.name)) for record in manifest.kernels)
         if count:
-            return "kernel", f"{why}; {count} {prefix}* to choose from"
-    return "error", f"{why}, but no {prefix}* was built: python -m pyptx_ops build"
+            return "kernel", f"{why}; {count} {kind}_* to choose from"
+    return "error", f"{why}, but no {kind}_* was built: python -m pyptx_ops build"

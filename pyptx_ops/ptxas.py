@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +71,21 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def find_ptxas() -> Ptxas | None:
-    """The first ptxas in SEARCH_ORDER, or None. Raises PtxasError where the user names one that does not run."""
+    """The first ptxas in SEARCH_ORDER that runs, or None; warns of those that do not.
+
+    Raises PtxasError where the user names one that does not run.
+    """
     for source, path in _candidates():
-        if path.is_file():
-            return Ptxas(path, _version(path), source)
-        if source == SEARCH_ORDER[0]:
+        named = source == SEARCH_ORDER[0]
+        if named and not path.is_file():
             raise PtxasError(f"PYPTX_PTXAS names {path}, which is no file")
+        try:
+            if path.is_file():
+                return Ptxas(path, _version(path), source)
+        except PtxasError as error:
+            if named:
+                raise
+            warnings.warn(f"{error}; looking further", RuntimeWarning, stacklevel=2)
     return None
 
 

@@ -61,7 +61,7 @@ def run_page(page: Path) -> int:
     ("page", "least"),
     [
         ("docs/kernels.md", 12),
-        ("docs/transpiler.md", 3),
+        ("docs/transpiler.md", 5),
         ("docs/ops.md", 6),
         ("docs/simulator.md", 5),
         ("CONTRIBUTING.md", 1),

@@ -45,6 +45,8 @@ FLOORS: dict[str, tuple[str, ...] | None] = {
     "__main__": None,
     "doctor": None,
     "sim": None,
+    "transpile": ("dsl",),
+    "check": ("dsl", "tables", "transpile"),
     "demo*": None,
     "bench*": None,
 }

@@ -93,6 +93,8 @@ def _collected() -> tuple[dict[str, Case], dict[str, str]]:
 def _why_not(form: Form) -> str:
     if form.row.path in ELSEWHERE:
         return ELSEWHERE[form.row.path]
+    if any(o.kind in ("label", "function") for o in form.operands):
+        return "control flow"
     if any(o.type and o.type.bits == 128 for o in form.operands):
         return "128-bit registers"
     if re.search(r"\.sp\b", form.row.path):

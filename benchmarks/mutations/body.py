@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from pyptx_ops.dsl import Kernel
 from pyptx_ops.dsl.check import forms_of
@@ -16,6 +17,7 @@ from pyptx_ops.simulator import traced
 
 __all__ = ["COUNTER", "Body", "Mutant", "Statement", "body_of"]
 
+ROOT = Path(__file__).resolve().parents[2]
 COUNTER = "%s1"  # zero when the kernel starts
 EXTRA_REGISTERS = (".reg .pred %q<1>;", ".reg .b32 %s<2>;")  # that mutants may use, besides the kernel's
 
@@ -94,9 +96,9 @@ class Mutant:
 
     @property
     def python(self) -> str:
-        """The file and line of the kernel's Python that emitted the statement."""
+        """The file, from the root of the sources, and line of the kernel's Python that emitted the statement."""
         location = _instructions(self.kernel)[self.line].location
-        return f"{location.file}:{location.line}" if location and not self.swizzle else ""
+        return f"{Path(location.file).relative_to(ROOT)}:{location.line}" if location and not self.swizzle else ""
 
     @property
     def params(self) -> tuple[Param, ...]:

@@ -82,6 +82,17 @@ def _producers_arrival(m: Mutant) -> bool:
     return _is(m, "barrier.cluster.arrive") and bool(above) and ".dec" in above[-1]
 
 
+def _last_release(m: Mutant) -> bool:
+    """Of a kernel that splits K: what follows the loop over K blocks, or a wait that moves past that."""
+    arrivals = [s for s in m.body.statements if re.match(r"mbarrier\.arrive\.shared", s.opcode)]
+    if "_split" not in m.kernel or len(arrivals) < 2:
+        return False
+    last = arrivals[-1]
+    return (m.line == last.line and m.kind in ("left out", "one path", "moved")) or (
+        _is(m, "wgmma.wait") and f"later, past line {last.line}:" in m.change
+    )
+
+
 def _guard_of(m: Mutant) -> str:
     """The instruction that computes the guard of the statement."""
     guard = re.match(r"@!?(%\w+) ", m.statement)
@@ -142,6 +153,9 @@ EXCLUSIONS = (
         "arrival of who exits",
         "threads that have exited are not waited for, and the producer has nothing to tell the cluster",
         _producers_arrival,
+    ),
+    Exclusion(
+        "last release", "a CTA that shares a tile has no other, so its last stage is not loaded again", _last_release
     ),
     Exclusion("one group of rows", "where all rows are in one group, the quotient is 0 either way", _whole_operand),
     Exclusion("same value", "another thread writes the same value to the same place", _same_value),

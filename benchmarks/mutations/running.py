@@ -99,14 +99,9 @@ def _prepared(trials: Iterable[Trial]) -> Iterator[Problem]:
 def _own(config: Any) -> Iterator[Trial]:
     """Problems that reach what the trials of every config leave out: rings that wrap, an edge in every access."""
     if isinstance(config, GemmConfig):
-        depth = 3 * config.stages * config.split_k * config.tile_k + 24  # also where a CTA has one tile, the ring wraps
-        if config.grouped:
-            yield GemmTrial(config, 14, 24, depth, counts=(9, 5), workers=1)
-            counts = tuple(index * 7 % 5 for index in range(GROUPS))
-            yield GemmTrial(config, sum(counts), 24, 24, counts=counts, workers=2)
-        else:
-            yield GemmTrial(config, config.tokens + 8, 24, depth, workers=1)
+        yield from _gemms(config)
     if isinstance(config, RmsNormConfig):
+        yield AnyRows(NormTrial(config, config.rows + 1, config.team // 2 * config.width, form="sliced"))
         for access in range(config.vectors + config.wide * TAIL[config.width]):
             hidden = (access * config.team + config.team // 2) * config.width
             yield AnyRows(NormTrial(config, config.rows + 1, hidden))
@@ -118,6 +113,20 @@ def _own(config: Any) -> Iterator[Trial]:
                 yield SwigluTrial(config, rows, ODD * config.width)
             else:
                 yield SwigluTrial(config, rows, ODD * config.width, "apart", used=rows - 1)
+
+
+def _gemms(config: GemmConfig) -> Iterator[GemmTrial]:
+    """The ring wraps also where a CTA has one tile; a warp looks at groups more than twice."""
+    depth = 3 * config.stages * config.split_k * config.tile_k + 24
+    many = tuple(index * 7 % 5 for index in range(GROUPS))
+    if config.ragged_k:
+        yield GemmTrial(config, config.tile_m + 8, 24, depth + 5, counts=(depth, 5), workers=1)
+        yield GemmTrial(config, 16, 24, sum(many), counts=many, workers=2)
+    elif config.grouped:
+        yield GemmTrial(config, 14, 24, depth, counts=(9, 5), workers=1)
+        yield GemmTrial(config, sum(many), 24, 24, counts=many, workers=2)
+    else:
+        yield GemmTrial(config, config.tokens + 8, 24, depth, workers=1)
 
 
 @dataclass(frozen=True)

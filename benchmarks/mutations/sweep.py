@@ -25,6 +25,7 @@ KERNELS = (
     "gemm_bf16_xk_yk_128x128x64_s4_swap_split2",
     "grouped_gemm_bf16_xk_yk_128x128x64_s6",
     "grouped_gemm_bf16_xmn_yk_128x16x64_s5_swap_b2",
+    "grouped_gemm_bf16_xmn_ymn_128x128x64_s6_ragged_k",
     "rms_norm_bf16_w8_8x2",
     "rms_norm_bf16_w8_32x4",
     "rms_norm_bf16_w8_256x2",

@@ -46,6 +46,7 @@ struct Key {
   size_t count = 0;
   uint64_t words[KEY_WORDS];
   uint64_t addresses[MAX_OPERANDS];  // of the operands, not part of the key; 0 where an operand is no tensor
+  uint64_t ends[MAX_OPERANDS];       // where their last elements end
 
   uint64_t hash() const {
     uint64_t sum = count;
@@ -96,6 +97,7 @@ struct BoundCalls {
   const DLExchangeApi* api = nullptr;
   int device_type = DLPACK_CUDA;
   size_t limit = 0;
+  bool apart = false;  // whether tensors that reach into each other's memory have no key
   Reference capsule;
   std::vector<Reference> names, defaults, tensor_types, constant_types, unusual;
   std::unordered_multimap<uint64_t, std::shared_ptr<const Plan>> plans;
@@ -208,6 +210,7 @@ struct BoundCalls {
     uint64_t address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
     size_t first = 0;
     key.addresses[index] = address;
+    if (apart && !reaches_apart(t, index, key)) return false;
     while (key.addresses[first] != address) ++first;
     key.words[key.count++] = TENSOR | uint64_t(t.ndim) << 8 | uint64_t{t.dtype.code} << 16 |
                              uint64_t{t.dtype.bits} << 24 | uint64_t{t.dtype.lanes} << 32;
@@ -215,6 +218,22 @@ struct BoundCalls {
     for (int i = 0; i < t.ndim; ++i) {
       key.words[key.count++] = static_cast<uint64_t>(t.shape[i]);
       key.words[key.count++] = static_cast<uint64_t>(t.strides[i]);
+    }
+    return true;
+  }
+
+  // Notes where a tensor ends; false where its memory and that of an earlier one may meet.
+  static bool reaches_apart(const DLTensor& t, size_t index, Key& key) {
+    uint64_t elements = 1;
+    for (int i = 0; i < t.ndim; ++i) {
+      if (t.shape[i] == 0) elements = 0;
+      if (t.strides[i] < 0) return false;
+      elements += elements ? static_cast<uint64_t>((t.shape[i] - 1) * t.strides[i]) : 0;
+    }
+    key.ends[index] = key.addresses[index] + (elements * t.dtype.bits * t.dtype.lanes + 7) / 8;
+    for (size_t i = 0; i < index; ++i) {
+      if (!key.addresses[i]) continue;
+      if (key.addresses[index] < key.ends[i] && key.addresses[i] < key.ends[index]) return false;
     }
     return true;
   }
@@ -373,14 +392,14 @@ inline const DLExchangeApi* exchange_of(PyObject* capsule) {
 
 inline PyObject* calls_new(PyTypeObject* type, PyObject* given, PyObject* keywords) {
   static const char* arguments[] = {"exchange", "names", "defaults", "tensor_types", "constant_types", "unusual",
-                                    "device_type", "limit", nullptr};
+                                    "device_type", "limit", "apart", nullptr};
   PyObject *exchange, *names, *defaults, *tensor_types, *constant_types, *unusual;
-  int device_type = DLPACK_CUDA;
+  int device_type = DLPACK_CUDA, apart = 0;
   Py_ssize_t limit = 4096;
-  if (!PyArg_ParseTupleAndKeywords(given, keywords, "OO!O!O!O!O!|in:BoundCalls", const_cast<char**>(arguments),
+  if (!PyArg_ParseTupleAndKeywords(given, keywords, "OO!O!O!O!O!|inp:BoundCalls", const_cast<char**>(arguments),
                                    &exchange, &PyTuple_Type, &names, &PyTuple_Type, &defaults, &PyTuple_Type,
                                    &tensor_types, &PyTuple_Type, &constant_types, &PyTuple_Type, &unusual,
-                                   &device_type, &limit)) {
+                                   &device_type, &limit, &apart)) {
     return nullptr;
   }
   auto calls = std::make_shared<BoundCalls>();
@@ -400,6 +419,7 @@ inline PyObject* calls_new(PyTypeObject* type, PyObject* given, PyObject* keywor
   calls->unusual = references(unusual);
   calls->device_type = device_type;
   calls->limit = static_cast<size_t>(limit);
+  calls->apart = apart;
   return wrap(type, std::move(calls));
 }
 

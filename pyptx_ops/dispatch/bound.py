@@ -36,10 +36,11 @@ _tables: dict[str, BoundCalls] = {}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
-def calls_of(op: str, run: Callable[..., Any], device_type: int = 2) -> Callable[..., Any]:
+def calls_of(op: str, run: Callable[..., Any], device_type: int = 2, *, apart: bool = False) -> Callable[..., Any]:
     """A function with the arguments of `run` that launches bound calls and answers NotImplemented to others.
 
-    run: its signature is the op's.  device_type: DLPack's number of the device whose tensors are taken.
+    run: its signature is the op's.  device_type: DLPack's number of the device whose tensors are taken.  apart: only
+    tensors from one address to another that no other tensor of the call reaches into: of ops that write to them.
     """
     parameters = signature(run).parameters.values()
     if _EXCHANGE is None or not can_bind():
@@ -52,6 +53,7 @@ def calls_of(op: str, run: Callable[..., Any], device_type: int = 2) -> Callable
         constant_types=(torch.dtype,),
         unusual=_UNUSUAL,
         device_type=device_type,
+        apart=apart,
     )
     return table.run
 

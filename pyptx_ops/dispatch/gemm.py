@@ -20,7 +20,7 @@ from ..kernels.configs import GemmConfig, Layout
 from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
 from . import bound, multiprocessors, route
 
-__all__ = ["Plan", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "plan_of"]
+__all__ = ["Plan", "batched_gemm", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "plan_of"]
 
 ALIGNMENT = 16  # bytes, of a tensor map's address and pitches
 ELEMENT_BYTES = 2
@@ -81,6 +81,19 @@ def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dt
     return out
 
 
+def batched_gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
+    """a (G, M, K) times b (G, K, N), + bias (G, N): groups of M rows; contiguous (G, M, N)."""
+    (groups, m, k), n = a.shape, b.shape[2]
+    out = a.new_empty((groups, m, n), dtype=out_dtype)
+    if out.numel() == 0:
+        return out
+    if k == 0:
+        return out.zero_() if bias is None else out.copy_(bias.unsqueeze(1))
+    offs = torch.arange(m, groups * m + 1, m, dtype=torch.int32, device=a.device)
+    _run("grouped_gemm", (a, b, None, bias, out_dtype), out, a, b, bias, offs)
+    return out
+
+
 def grouped_gemm_ragged_k(
     a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None
 ) -> Tensor:
@@ -110,7 +123,7 @@ def _windowed(rows: Tensor, tail: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
-    """The plan for a (..., K) times b (K, N), or both by groups; made once per kind of call."""
+    """The plan for a (..., K) times b (K, N), or by groups; made once per kind of call."""
     device, launcher = a.get_device(), launch.current_launcher()
     aligned = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
     key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, aligned, groups, device, launcher)

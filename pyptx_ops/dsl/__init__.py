@@ -19,9 +19,10 @@ from .reg import Global, NotPred, Pred, Reg, RegArray, Var
 from .smem import SharedPlan, SharedRef
 from .syntax import PtxSyntaxError, parse, rename
 from .trace import Kernel, special
+from .transpile import run, transpile
 from .types import Im2col, Param, TensorMapSpec
 
 __all__ = [
     "Global", "Im2col", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan",
-    "SharedRef", "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "special",
+    "SharedRef", "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "run", "special", "transpile",
 ]  # fmt: skip

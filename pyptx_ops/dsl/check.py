@@ -15,7 +15,7 @@ from .isa.row import Form, FormError, Operand, Requirement, Row, Value
 from .trace import has_target
 from .types import SPECIAL_REGISTERS, TYPES, Type
 
-__all__ = ["Problem", "check_module", "forms_of"]
+__all__ = ["Problem", "check_module", "forms_of", "spellings"]
 
 
 class Problem(NamedTuple):
@@ -39,18 +39,27 @@ for _row in ROWS:
     _ROWS_BY_WORD.setdefault(re.split(r"[.{]", _row.spelling, maxsplit=1)[0], []).append(_row)
 
 
+Spelling = tuple[Form, dict[str, Value], frozenset[str]]
+"""A form, its modifiers, and the optional operands that it has."""
+
+
 @cache
-def forms_of(opcode: str) -> tuple[Form, ...]:
+def spellings(opcode: str) -> tuple[Spelling, ...]:
     """Every form that is spelled like this; forms of one spelling differ in their operands."""
-    found: list[Form] = []
+    found: list[Spelling] = []
     for row in _ROWS_BY_WORD.get(opcode.split(".", 1)[0], ()):
         values = row.match(opcode)
         if values is not None:
-            found += _forms(row, values)
+            found += _spellings(row, values)
     return tuple(found)
 
 
-def _forms(row: Row, matched: Mapping[str, Value]) -> Iterator[Form]:
+def forms_of(opcode: str) -> tuple[Form, ...]:
+    """Every form that is spelled like this."""
+    return tuple([form for form, _, _ in spellings(opcode)])
+
+
+def _spellings(row: Row, matched: Mapping[str, Value]) -> Iterator[Spelling]:
     """The forms of a row with these modifiers: one for each value of an unspelled slot, each set of free operands."""
     bound = {s.operand for s in row.segments if not isinstance(s, str) and s.operand}
     given = {s.operand for s in row.segments if not isinstance(s, str) and s.operand and matched[s.name]}
@@ -59,8 +68,9 @@ def _forms(row: Row, matched: Mapping[str, Value]) -> Iterator[Form]:
     for choice in product(*[s.choices for s in unspelled]):
         values = {**matched, **dict(zip([s.name for s in unspelled], choice))}
         for picks in product((False, True), repeat=len(free)):
+            chosen = frozenset({*given, *(n for n, pick in zip(free, picks) if pick)})
             try:
-                yield row.form(values, frozenset({*given, *(n for n, pick in zip(free, picks) if pick)}))
+                yield row.form(values, chosen), values, chosen
             except FormError:
                 continue
 
@@ -89,7 +99,7 @@ class _Checker:
         elif words[0] == ".target":
             self.target = words[1]
         else:
-            self.symbols |= set(re.findall(r"(?<![.\w$])[A-Za-z_$][\w$]*", " ".join(words)))
+            self.symbols |= _names(directive)
 
     def problems(self) -> Iterator[Problem]:
         for statement in self.module.statements:
@@ -97,24 +107,30 @@ class _Checker:
                 yield from self._function(statement)
 
     def _function(self, function: ir.Function) -> Iterator[Problem]:
-        body = list(_flat(function.body))
-        registers: dict[str, Type] = {}
-        labels: set[str] = set()
-        for statement in body:
-            if isinstance(statement, ir.Directive) and statement.tokens[0] == ".reg":
-                registers.update(_declared(statement))
-            elif isinstance(statement, ir.Label):
-                if statement.name in labels:
-                    yield Problem(f"label {statement.name} is placed twice", statement, None)
-                labels.add(statement.name)
-        names = self.symbols | labels
-        for statement in body:
-            if isinstance(statement, ir.Instruction):
-                message = self._instruction(statement, registers, names)
-                if message:
-                    yield Problem(f"{statement.opcode}: {message}", statement, statement.location)
+        """Block by block, with the registers and names that are in scope there."""
+        heads = [f".reg {words}" for words in re.findall(r"\.reg ([^,)]*)", " ".join(function.head))]
+        parameters = _Registers(None)
+        for words in heads:
+            parameters.declare(ir.Directive(tuple(words.split())))
+        registers, names, twice = _opened(function.body, parameters, self.symbols)
+        yield from twice
+        todo = [(iter(function.body.body), registers, names)]
+        while todo:
+            rest, registers, names = todo[-1]
+            for statement in rest:
+                if isinstance(statement, ir.Block):
+                    registers, names, twice = _opened(statement, registers, names)
+                    yield from twice
+                    todo.append((iter(statement.body), registers, names))
+                    break
+                if isinstance(statement, ir.Instruction):
+                    message = self._instruction(statement, registers, names)
+                    if message:
+                        yield Problem(f"{statement.opcode}: {message}", statement, statement.location)
+            else:
+                todo.pop()
 
-    def _instruction(self, instruction: ir.Instruction, registers: Mapping[str, Type], names: set[str]) -> str:
+    def _instruction(self, instruction: ir.Instruction, registers: _Registers, names: set[str]) -> str:
         """What is wrong with one instruction, or ""."""
         forms = forms_of(instruction.opcode)
         if not forms:
@@ -142,23 +158,57 @@ class _Checker:
         return ""
 
 
-def _flat(block: ir.Block) -> Iterator[ir.Statement]:
+def _opened(block: ir.Block, registers: _Registers, names: set[str]) -> tuple[_Registers, set[str], list[Problem]]:
+    """The registers and names in scope in a block, and the labels that it places twice."""
+    own = _Registers(registers)
+    found: set[str] = set()
+    labels: set[str] = set()
+    twice: list[Problem] = []
     for statement in block.body:
-        if isinstance(statement, ir.Block):
-            yield from _flat(statement)
-        else:
-            yield statement
+        if isinstance(statement, ir.Label):
+            if statement.name in labels:
+                twice.append(Problem(f"label {statement.name} is placed twice", statement, None))
+            labels.add(statement.name)
+        elif isinstance(statement, ir.Directive) and statement.tokens[0] == ".reg":
+            own.declare(statement)
+        elif isinstance(statement, ir.Directive):
+            found |= _names(statement)
+    return own if own.known else registers, names | found | labels if found or labels else names, twice
 
 
-def _declared(directive: ir.Directive) -> Iterator[tuple[str, Type]]:
-    """The registers of `.reg .b32 %r<4>;` or `.reg .b32 a, b;`."""
-    word = directive.tokens[1].lstrip(".")
-    kind = TYPES["e2m1x2" if word == "b8" else word]  # the one type that lives in 8-bit registers
-    for name, _, count in re.findall(r"([%$\w]+)( ?< ?(\d+) ?>)?", " ".join(directive.tokens[2:])):
-        if count:
-            yield from ((f"{name}{i}", kind) for i in range(int(count)))
-        else:
-            yield name, kind
+def _names(directive: ir.Directive) -> set[str]:
+    return set(re.findall(r"(?<![.\w$])[A-Za-z_$][\w$]*", " ".join(directive.tokens)))
+
+
+class _Registers:
+    """The registers in scope in a block: its own, then those of what is around it."""
+
+    def __init__(self, outer: _Registers | None):
+        self.outer = outer
+        self.known: dict[str, tuple[Type, int]] = {}  # by name, or for a range by "prefix<", with its length
+
+    def declare(self, directive: ir.Directive) -> None:
+        """The registers of `.reg .b32 %r<4>;` or `.reg .b32 a, b;`."""
+        word = directive.tokens[1].lstrip(".")
+        kind = TYPES.get("e2m1x2" if word == "b8" else word)  # the one type that lives in 8-bit registers
+        if kind is not None:
+            for name, _, count in re.findall(r"([%$\w]+)( ?< ?(\d+) ?>)?", " ".join(directive.tokens[2:])):
+                self.known[name + "<" if count else name] = kind, int(count or 0)
+
+    def get(self, name: str) -> Type | None:
+        """The type of a register, None if it is not declared."""
+        scope: _Registers | None = self
+        splits = [(name, "")] + [(name[:i], name[i:]) for i in range(len(name.rstrip("0123456789")), len(name))]
+        while scope is not None:
+            for prefix, number in splits:
+                kind, count = scope.known.get(prefix + "<" if number else prefix, (None, 0))
+                if kind is not None and (not number or (str(int(number)) == number and int(number) < count)):
+                    return kind
+            scope = scope.outer
+        return None
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name) is not None
 
 
 def _fits(form: Form, instruction: ir.Instruction, scope: _Scope) -> tuple[str, int]:
@@ -176,13 +226,17 @@ def _fits(form: Form, instruction: ir.Instruction, scope: _Scope) -> tuple[str, 
 class _Scope:
     """The names that operands may use, and whether operands fit."""
 
-    def __init__(self, registers: Mapping[str, Type], names: set[str]):
+    def __init__(self, registers: _Registers, names: set[str]):
         self.registers = registers
         self.names = names
 
     def operand(self, wanted: Operand, got: ir.Operand) -> None:
         if wanted.kind == "label":
             self._symbol(wanted, got)
+        elif wanted.kind == "function":
+            self._function(wanted, got)
+        elif wanted.kind == "arguments":
+            self._arguments(wanted, got)
         elif wanted.kind == "immediate":
             self._immediate(wanted, got)
         elif wanted.kind == "address":
@@ -198,6 +252,8 @@ class _Scope:
 
     def scalar(self, wanted: Operand, got: ir.Operand) -> None:
         assert wanted.type is not None
+        if isinstance(got, ir.Vector) and len(got.elements) == 1 and wanted.may_be_braced:
+            got = got.elements[0]
         if isinstance(got, ir.Negated):
             if wanted.type is not TYPES["pred"]:
                 raise _Mismatch(f"{wanted.name} takes {wanted.type!r}, got a negated predicate")
@@ -247,6 +303,24 @@ class _Scope:
     def _symbol(self, wanted: Operand, got: ir.Operand) -> None:
         if not isinstance(got, ir.Symbol) or got.name not in self.names:
             raise _Mismatch(f"{wanted.name} takes a label or function that exists, got {got!r}")
+
+    def _function(self, wanted: Operand, got: ir.Operand) -> None:
+        if isinstance(got, ir.Register):
+            if got.name not in self.registers:
+                raise _Mismatch(f"{got.name} is not declared")
+        else:
+            self._symbol(wanted, got)
+
+    def _arguments(self, wanted: Operand, got: ir.Operand) -> None:
+        if not isinstance(got, ir.Arguments):
+            raise _Mismatch(f"{wanted.name} stands in parentheses, got {got!r}")
+        for element in got.elements:
+            known = isinstance(element, ir.Immediate) or element == ir.Register("_")
+            if not known and not (getattr(element, "name", None) in self.names or self._declared(element)):
+                raise _Mismatch(f"{wanted.name} are parameters, registers or literals, got {element!r}")
+
+    def _declared(self, got: ir.Operand) -> bool:
+        return isinstance(got, ir.Register) and got.name in self.registers
 
     def _address(self, wanted: Operand, got: ir.Operand) -> None:
         if not isinstance(got, ir.Address):

@@ -45,6 +45,12 @@ class _CpReduceAsyncBulkShared:
 class _CpReduceAsyncBulkTensor:
     def __call__(self, map: Address, coordinates: Vector, src: Address, /, *, policy: Any = None, dim: str | None = None, op: str | None = None, mode: str | None = None, pred: Guard = None) -> None: ...
 
+class _Tcgen05MmaSpBlockScaleTs:
+    def __call__(self, d: Address, a: Address, b: Value, metadata: Address, idesc: Value, scale_a: Address, scale_b: Address, enable: Value, /, *, group: str | None = None, kind: str | None = None, vector: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05MmaWsSpTs:
+    def __call__(self, d: Address, a: Address, b: Value, metadata: Address, idesc: Value, enable: Value, /, *, zero_columns: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+
 class _CpAsyncBulkCommitGroup:
     def __call__(self, /, *, pred: Guard = None) -> None: ...
 
@@ -92,6 +98,26 @@ class _FenceProxyTensormapAcquire:
 
 class _FenceProxyTensormapRelease:
     def __call__(self, /, *, scope: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05MmaBlockScaleTs:
+    def __call__(self, d: Address, a: Address, b: Value, idesc: Value, scale_a: Address, scale_b: Address, enable: Value, /, *, group: str | None = None, kind: str | None = None, vector: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05MmaSpBlockScale:
+    def __call__(self, d: Address, a: Value, b: Value, metadata: Address, idesc: Value, scale_a: Address, scale_b: Address, enable: Value, /, *, group: str | None = None, kind: str | None = None, vector: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    ts: _Tcgen05MmaSpBlockScaleTs
+
+class _Tcgen05MmaSpTs:
+    @overload
+    def __call__(self, d: Address, a: Address, b: Value, metadata: Address, idesc: Value, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, ashift: bool = False, collector: str | None = None, pred: Guard = None) -> None: ...
+    @overload
+    def __call__(self, d: Address, a: Address, b: Value, metadata: Address, idesc: Value, mask: Vector, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, ashift: bool = False, collector: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05MmaWsSp:
+    def __call__(self, d: Address, a: Value, b: Value, metadata: Address, idesc: Value, enable: Value, /, *, zero_columns: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    ts: _Tcgen05MmaWsSpTs
+
+class _Tcgen05MmaWsTs:
+    def __call__(self, d: Address, a: Address, b: Value, idesc: Value, enable: Value, /, *, zero_columns: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
 
 class _WgmmaMmaAsyncSpRs:
     @overload
@@ -184,6 +210,47 @@ class _MbarrierTestWaitParity:
 class _MbarrierTryWaitParity:
     def __call__(self, bar: Address, parity: Value, /, *, hint: Any = None, sem: str | None = None, scope: str | None = None, space: str | None = "shared::cta", out: Any = None, pred: Guard = None) -> Pred: ...
 
+class _Tcgen05FenceAfterThreadSync:
+    def __call__(self, /, *, pred: Guard = None) -> None: ...
+
+class _Tcgen05FenceBeforeThreadSync:
+    def __call__(self, /, *, pred: Guard = None) -> None: ...
+
+class _Tcgen05LdSplit:
+    def __call__(self, address: Address, offset: int, /, *, shape: str | None = None, num: str | None = None, pack_16b: bool = False, out: Any = None, pred: Guard = None) -> tuple[Reg, ...]: ...
+
+class _Tcgen05MmaBlockScale:
+    def __call__(self, d: Address, a: Value, b: Value, idesc: Value, scale_a: Address, scale_b: Address, enable: Value, /, *, group: str | None = None, kind: str | None = None, vector: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    ts: _Tcgen05MmaBlockScaleTs
+
+class _Tcgen05MmaSp:
+    @overload
+    def __call__(self, d: Address, a: Value, b: Value, metadata: Address, idesc: Value, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    @overload
+    def __call__(self, d: Address, a: Value, b: Value, metadata: Address, idesc: Value, mask: Vector, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    block_scale: _Tcgen05MmaSpBlockScale
+    ts: _Tcgen05MmaSpTs
+
+class _Tcgen05MmaTs:
+    @overload
+    def __call__(self, d: Address, a: Address, b: Value, idesc: Value, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, ashift: bool = False, collector: str | None = None, pred: Guard = None) -> None: ...
+    @overload
+    def __call__(self, d: Address, a: Address, b: Value, idesc: Value, mask: Vector, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, ashift: bool = False, collector: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05MmaWs:
+    def __call__(self, d: Address, a: Value, b: Value, idesc: Value, enable: Value, /, *, zero_columns: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    sp: _Tcgen05MmaWsSp
+    ts: _Tcgen05MmaWsTs
+
+class _Tcgen05StSplit:
+    def __call__(self, address: Address, offset: int, value: Vector, /, *, shape: str | None = None, num: str | None = None, unpack_16b: bool = False, pred: Guard = None) -> None: ...
+
+class _Tcgen05WaitLd:
+    def __call__(self, /, *, pred: Guard = None) -> None: ...
+
+class _Tcgen05WaitSt:
+    def __call__(self, /, *, pred: Guard = None) -> None: ...
+
 class _WgmmaMmaAsyncRs:
     @overload
     def __call__(self, d: Vector, a: Vector, b: Value, scale_d: Value, scale_a: int, scale_b: int, trans_b: int, /, *, shape: str | None = None, dtype: str | None = None, atype: str | None = None, btype: str | None = None, satfinite: bool = False, pred: Guard = None) -> None: ...
@@ -242,6 +309,9 @@ class _BarrierRed:
 
 class _BarrierSync:
     def __call__(self, barrier: Value, /, *, threads: Any = None, cta: bool = False, aligned: bool = False, pred: Guard = None) -> None: ...
+
+class _BrxIdx:
+    def __call__(self, index: Value, targets: str | Global, /, *, uni: bool = False, pred: Guard = None) -> None: ...
 
 class _ClusterlaunchcontrolGetFirstCtaid:
     def __call__(self, response: Value, /, *, out: Any = None, pred: Guard = None) -> tuple[Reg, ...]: ...
@@ -463,6 +533,50 @@ class _SubMixed:
 class _TanhApprox:
     def __call__(self, a: Value, /, *, type: str | None = None, out: Any = None, pred: Guard = None) -> Reg: ...
 
+class _Tcgen05Alloc:
+    def __call__(self, slot: Address, columns: Value, /, *, group: str | None = None, space: str | None = "shared::cta", pred: Guard = None) -> None: ...
+
+class _Tcgen05Commit:
+    def __call__(self, bar: Address, /, *, mask: Any = None, group: str | None = None, space: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05Cp:
+    def __call__(self, address: Address, descriptor: Value, /, *, group: str | None = None, shape: str | None = None, format: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05Dealloc:
+    def __call__(self, address: Value, columns: Value, /, *, group: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05Fence:
+    after_thread_sync: _Tcgen05FenceAfterThreadSync
+    before_thread_sync: _Tcgen05FenceBeforeThreadSync
+
+class _Tcgen05Ld:
+    def __call__(self, address: Address, /, *, shape: str | None = None, num: str | None = None, pack_16b: bool = False, out: Any = None, pred: Guard = None) -> tuple[Reg, ...]: ...
+    split: _Tcgen05LdSplit
+
+class _Tcgen05Mma:
+    @overload
+    def __call__(self, d: Address, a: Value, b: Value, idesc: Value, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    @overload
+    def __call__(self, d: Address, a: Value, b: Value, idesc: Value, mask: Vector, enable: Value, /, *, scale: Any = None, group: str | None = None, kind: str | None = None, collector: str | None = None, pred: Guard = None) -> None: ...
+    block_scale: _Tcgen05MmaBlockScale
+    sp: _Tcgen05MmaSp
+    ts: _Tcgen05MmaTs
+    ws: _Tcgen05MmaWs
+
+class _Tcgen05RelinquishAllocPermit:
+    def __call__(self, /, *, group: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05Shift:
+    def __call__(self, address: Address, /, *, group: str | None = None, pred: Guard = None) -> None: ...
+
+class _Tcgen05St:
+    def __call__(self, address: Address, value: Vector, /, *, shape: str | None = None, num: str | None = None, unpack_16b: bool = False, pred: Guard = None) -> None: ...
+    split: _Tcgen05StSplit
+
+class _Tcgen05Wait:
+    ld: _Tcgen05WaitLd
+    st: _Tcgen05WaitSt
+
 class _TensormapCpFenceproxy:
     def __call__(self, dst: Address, src: Address, bytes: int, /, *, scope: str | None = None, pred: Guard = None) -> None: ...
 
@@ -553,6 +667,17 @@ class _Brev:
 
 class _Brkpt:
     def __call__(self, /, *, pred: Guard = None) -> None: ...
+
+class _Brx:
+    idx: _BrxIdx
+
+class _Call:
+    @overload
+    def __call__(self, callee: str | Reg | Global, /, *, prototype: Any = None, uni: bool = False, pred: Guard = None) -> None: ...
+    @overload
+    def __call__(self, callee: str | Reg | Global, arguments: Vector, /, *, prototype: Any = None, uni: bool = False, pred: Guard = None) -> None: ...
+    @overload
+    def __call__(self, results: Vector, callee: str | Reg | Global, arguments: Vector, /, *, prototype: Any = None, uni: bool = False, pred: Guard = None) -> None: ...
 
 class _Clusterlaunchcontrol:
     get_first_ctaid: _ClusterlaunchcontrolGetFirstCtaid
@@ -850,6 +975,19 @@ class _Szext:
 class _Tanh:
     approx: _TanhApprox
 
+class _Tcgen05:
+    alloc: _Tcgen05Alloc
+    commit: _Tcgen05Commit
+    cp: _Tcgen05Cp
+    dealloc: _Tcgen05Dealloc
+    fence: _Tcgen05Fence
+    ld: _Tcgen05Ld
+    mma: _Tcgen05Mma
+    relinquish_alloc_permit: _Tcgen05RelinquishAllocPermit
+    shift: _Tcgen05Shift
+    st: _Tcgen05St
+    wait: _Tcgen05Wait
+
 class _Tensormap:
     cp_fenceproxy: _TensormapCpFenceproxy
     replace: _TensormapReplace
@@ -890,6 +1028,8 @@ class _Ptx:
     bra: _Bra
     brev: _Brev
     brkpt: _Brkpt
+    brx: _Brx
+    call: _Call
     clusterlaunchcontrol: _Clusterlaunchcontrol
     clz: _Clz
     cnot: _Cnot
@@ -965,6 +1105,7 @@ class _Ptx:
     subc: _Subc
     szext: _Szext
     tanh: _Tanh
+    tcgen05: _Tcgen05
     tensormap: _Tensormap
     testp: _Testp
     trap: _Trap

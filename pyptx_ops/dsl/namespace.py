@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import TraceError, user_location
-from .ir import Address, Immediate, Instruction, Pair, Register, Symbol, TensorCoordinates, Vector
+from .ir import Address, Arguments, Immediate, Instruction, Pair, Register, Symbol, TensorCoordinates, Vector
 from .isa import ROWS
 from .isa.row import Form, FormError, Operand, Row
-from .reg import Global, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var
+from .reg import Global, Literal, NotPred, Pred, Reg, RegAddress, RegArray, SpecialRegister, Var
 from .smem import SharedRef
 from .trace import Kernel, current_kernel
 from .types import TYPES
@@ -97,6 +97,10 @@ def _value(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
         return value.operand
     if isinstance(value, Global):
         return Symbol(value.name)
+    if isinstance(value, Literal):
+        return value.operand
+    if isinstance(value, list) and len(value) == 1 and operand.may_be_braced:
+        return Vector((_value(kernel, form, operand, value[0]),))
     return _literal(form, operand, value)
 
 
@@ -137,8 +141,10 @@ def _address(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Addres
     )
 
 
-def _immediate(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Immediate:
+def _immediate(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
     bounds = operand.bounds
+    if isinstance(value, Literal):
+        return value.operand
     if isinstance(value, int) and not isinstance(value, bool) and _within(bounds, value):
         return Immediate(str(value))
     span = f" {_span(bounds)}" if bounds else ""
@@ -151,8 +157,33 @@ def _label(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Symbol:
     raise TraceError(f"{form.opcode}: {operand.name} takes a name, got {_describe(value)}")
 
 
+def _function(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Symbol | Register:
+    """A function by its name, or the register that holds its address."""
+    if isinstance(value, Reg) and value.kernel is kernel:
+        return value.operand
+    return _label(kernel, form, operand, value)
+
+
+def _arguments(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Arguments:
+    """Parameters, registers and literals that a call passes."""
+    if not isinstance(value, (list, tuple)):
+        raise TraceError(f"{form.opcode}: {operand.name} takes a list, got {_describe(value)}")
+    return Arguments(tuple([_argument(kernel, form, operand, v) for v in value]))
+
+
+def _argument(kernel: Kernel, form: Form, operand: Operand, value: Any) -> Any:
+    if isinstance(value, Reg) and value.kernel is kernel:
+        return value.operand
+    if isinstance(value, Global):
+        return Symbol(value.name)
+    if isinstance(value, Literal):
+        return value.operand
+    return SINK if value is None else _immediate(kernel, form, operand, value)
+
+
 _CONVERT: dict[str, Callable[..., Any]] = {
-    "value": _value, "address": _address, "immediate": _immediate, "label": _label,
+    "value": _value, "address": _address, "immediate": _immediate, "label": _label, "function": _function,
+    "arguments": _arguments,
 }  # fmt: skip
 
 
@@ -174,7 +205,7 @@ def _destination(kernel: Kernel, form: Form, operand: Operand, out: Any) -> tupl
         if operand.spec.sink:
             return SINK, None
         out = kernel.fresh(operand.type)
-    elif not isinstance(out, Reg):
+    elif not isinstance(out, Reg) and not (isinstance(out, list) and operand.may_be_braced):
         raise TraceError(f"{form.opcode}: out= takes a register, got {_describe(out)}")
     return _value(kernel, form, operand, out), out
 

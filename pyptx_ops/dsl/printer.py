@@ -28,17 +28,24 @@ from .ir import (
     Vector,
 )
 
-__all__ = ["print_module", "print_operand", "tokens"]
+__all__ = ["Words", "print_module", "print_operand", "tokens"]
+
+
+PIECE = 1 << 12  # tokens
 
 
 def print_module(module: Module) -> str:
     """The PTX text of a module."""
+    pieces: list[str] = []
     out: list[str] = []
-    words = _Words()
+    words = Words()
     todo = [(iter(module.statements), "", "")]  # blocks that are open: what is left of them, their end, their indent
     while todo:
         body, end, indent = todo[-1]
         for node in body:
+            if len(out) > PIECE:  # few enough that they stay in the cache
+                pieces.append("".join(out))
+                out.clear()
             if isinstance(node, Instruction) and node.trivia is not None:
                 out += _laid_out(node, words)
             elif isinstance(node, (Directive, Label)) and node.trivia is not None:
@@ -54,30 +61,35 @@ def print_module(module: Module) -> str:
         else:
             todo.pop()
             out.append(end)
-    return "".join(out) + module.trailing
+    return "".join([*pieces, *out, module.trailing])
 
 
-class _Words(dict[Operand, tuple[str, ...]]):
+class Words(dict[Operand, tuple[str, ...]]):
     """An operand -> its tokens and a comma."""
 
     def __missing__(self, operand: Operand) -> tuple[str, ...]:
         words = self[operand] = (*tokens(operand), ",")
         return words
 
+    def of(self, node: Instruction) -> list[str]:
+        """The tokens of an instruction."""
+        opcode, operands, guard, _, _, split = node
+        flat = [opcode, *chain.from_iterable(map(self.__getitem__, operands))]
+        if operands:
+            flat[-1] = ";"
+        else:
+            flat.append(";")
+        if split:
+            flat[:1] = _pieces(opcode, split)
+        if guard is not None:
+            flat[:0] = ["@", guard.name] if isinstance(guard, Register) else ["@", "!", guard.operand.name]
+        return flat
 
-def _laid_out(node: Instruction, words: _Words) -> Iterator[str]:
+
+def _laid_out(node: Instruction, words: Words) -> Iterator[str]:
     """An instruction as it was read; where its tokens are other ones than it had, with what stood before it only."""
-    opcode, operands, guard, _, trivia, split = node
+    flat, trivia = words.of(node), node.trivia
     assert trivia is not None
-    flat = [opcode, *chain.from_iterable(map(words.__getitem__, operands))]
-    if operands:
-        flat[-1] = ";"
-    else:
-        flat.append(";")
-    if split:
-        flat[:1] = _pieces(opcode, split)
-    if guard is not None:
-        flat[:0] = ["@", guard.name] if isinstance(guard, Register) else ["@", "!", guard.operand.name]
     if len(flat) != len(trivia):
         return iter((trivia[0], _canonical(node, "")[:-1]))
     return chain.from_iterable(zip(trivia, flat))

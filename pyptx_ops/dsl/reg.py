@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, Union, overload
 
 from .errors import TraceError
-from .ir import Address, Negated, Register
+from .ir import Address, Expression, Immediate, Negated, Register, Symbol
 from .types import TYPES, Type
 
 if TYPE_CHECKING:
     from .trace import Kernel
 
-__all__ = ["Emit", "Global", "NotPred", "Pred", "Reg", "RegAddress", "RegArray", "SpecialRegister", "Var", "emit"]
+__all__ = [
+    "Emit",
+    "Global",
+    "Literal",
+    "NotPred",
+    "Pred",
+    "Reg",
+    "RegAddress",
+    "RegArray",
+    "SpecialRegister",
+    "Var",
+    "emit",
+    "symbol",
+]
 
+LITERAL = re.compile(  # the tokens of a constant expression
+    r"[%$_A-Za-z][\w$]*|-?0[xXfFdDbB][0-9A-Fa-f]+U?|-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?U?|[-+*/%?:!|&^~<>=()]",
+    re.ASCII,
+)
 Scalar = Union["Reg", int, float]
 
 
@@ -65,8 +83,8 @@ class Reg:
 
     __hash__ = object.__hash__
 
-    def at(self, offset: int) -> RegAddress:
-        """The address `[self+offset]`, offset in bytes."""
+    def at(self, offset: int | str) -> RegAddress:
+        """The address `[self+offset]`, offset in bytes, or as it is to be spelled."""
         return RegAddress(self, offset)
 
     def as_type(self, name: str) -> Reg:
@@ -158,7 +176,7 @@ class RegAddress:
 
     __slots__ = ("offset", "reg")
 
-    def __init__(self, reg: Reg, offset: int):
+    def __init__(self, reg: Reg, offset: int | str):
         self.reg = reg
         self.offset = offset
 
@@ -283,7 +301,28 @@ class Global:
 
     __slots__ = ("kernel", "name", "space")
 
-    def __init__(self, name: str, space: str, kernel: Kernel):
+    def __init__(self, name: str, space: str, kernel: Kernel | None):
         self.name = name
         self.space = space
         self.kernel = kernel
+
+    def at(self, offset: int | str) -> Address:
+        """The address `[self+offset]`, offset in bytes, or as it is to be spelled."""
+        return Address(Symbol(self.name), str(offset))
+
+
+def symbol(name: str) -> Global:
+    """A variable, parameter or function by its name in the text."""
+    return Global(name, "", None)
+
+
+class Literal:
+    """A literal, or a constant expression without white space, by its spelling: `lit("0x1F")`, `lit("0f7FC00000")`."""
+
+    __slots__ = ("operand",)
+
+    def __init__(self, text: str):
+        words = LITERAL.findall(text)
+        if "".join(words) != text or not words:
+            raise TraceError(f"{text!r} is no literal")
+        self.operand: Immediate | Expression = Immediate(text) if len(words) == 1 else Expression(tuple(words))

@@ -116,7 +116,8 @@ def _positional(row: Row, vec: str) -> tuple[str, ...]:
     for spec in row.specs:
         if spec.role == "out" or spec.optional:
             continue
-        kind = {"address": "Address", "tensor": "Address", "immediate": "int", "label": "str | Global"}.get(spec.kind)
+        kind = {"address": "Address", "tensor": "Address", "immediate": "int", "label": "str | Global",
+                "function": "str | Reg | Global", "arguments": "Vector"}.get(spec.kind)  # fmt: skip
         found.append(f"{python_name(spec.name)}: {kind or ('Vector' if _is_vector(spec, vec) else 'Value')}")
         if spec.kind == "tensor" and spec.second:
             found.append(f"{python_name(spec.second[0])}: Vector")

@@ -2,6 +2,7 @@
 
 On a device nothing may wait for `offs`, so the rows are laid out in a fixed number of tiles of equal height, each of
 one group: with tiles of ceil(M / G) rows, G + M / height tiles hold any division into groups, at most twice the rows.
+Nor can bad ends be refused there: they are taken as the nearest that do not decrease and are within 0 … M.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["grouped_product", "grouped_product_tiled", "grouped_wgrad", "grouped
 
 
 def row_groups(offs: Tensor, rows: int) -> Tensor:
-    """The group of each row, (rows,) int64; G for the rows past the last group."""
+    """The group of each row, (rows,) int64; G for the rows past the last group. offs: ends that do not decrease."""
     return torch.bucketize(torch.arange(rows, device=offs.device, dtype=offs.dtype), offs, right=True)
 
 
@@ -54,7 +55,7 @@ class _Tiles:
     @classmethod
     def of(cls, offs: Tensor, rows: int) -> _Tiles:
         groups, device = offs.shape[0], offs.device
-        ends = offs.long()
+        ends = offs.long().clamp(0, rows).cummax(0).values
         starts = torch.cat((ends.new_zeros(1), ends[:-1]))
         height = max(1, -(-rows // groups))
         tiles = (ends - starts + height - 1) // height
@@ -66,7 +67,7 @@ class _Tiles:
         first = starts[group] + (tile - (tile_ends - tiles)[group]) * height
         index = first.unsqueeze(1) + torch.arange(height, device=device)
         used = (index < ends[group].unsqueeze(1)) & inside.unsqueeze(1)
-        of_row = row_groups(offs, rows)
+        of_row = row_groups(ends, rows)
         in_group = of_row < groups
         of_row = of_row.clamp(max=groups - 1)
         position = (tile_ends - tiles)[of_row] * height + torch.arange(rows, device=device) - starts[of_row]

@@ -19,6 +19,7 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 
 from pyptx_ops.dispatch import bound
+from pyptx_ops.ops._arguments import kind_checker
 
 __all__ = ["LIBRARY", "Registered", "register", "register_inplace"]
 
@@ -75,7 +76,8 @@ def register(
     op, run_bound = _define(schema, (torch.Tag.flexible_layout,), run, fake)
     defaults = _positional_defaults(run)
     below = _below(op, run, _SKIPPED_IF_FUNCTIONAL)
-    record, function = _functions(op, run_bound, below, save, backward)
+    check_kinds = kind_checker(op)
+    record, function = _functions(op, run_bound, check_kinds, below, save, backward)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         # Inside a forward-mode level any argument may have a tangent, which the node refuses and would not drop.
@@ -101,6 +103,7 @@ def register(
             result = run_bound(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+            check_kinds(args, kwargs)
         return op(*args, **kwargs)
 
     return Registered(op, call)
@@ -108,7 +111,7 @@ def register(
 
 def register_inplace(schema: str, *, run: Callable[..., None], fake: Callable[..., None], mutated: int) -> Registered:
     """Defines an op that overwrites its first `mutated` arguments, returns nothing and has no derivative."""
-    op, run_bound = _define(schema, (torch.Tag.needs_exact_strides,), run, fake)
+    op, run_bound = _define(schema, (torch.Tag.needs_exact_strides,), run, fake, apart=True)
     name = op._opname
     below = _below(op, run, _SKIPPED)
 
@@ -131,12 +134,15 @@ def register_inplace(schema: str, *, run: Callable[..., None], fake: Callable[..
     LIBRARY.impl(name, autograd, "Autograd")
     LIBRARY.impl(name, bump_versions, "ADInplaceOrView", with_keyset=True)
 
+    check_kinds = kind_checker(op)
+
     def call(*args: Any) -> None:
-        plain = _is_plain() and not (_grad_enabled() and _any_requires_grad(*args))
-        if not plain or run_bound(*args) is NotImplemented:
-            op(*args)
-        else:
-            _increment_version(tuple(arg for arg in args[:mutated] if not arg.is_inference()))
+        if _is_plain():
+            if not (_grad_enabled() and _any_requires_grad(*args)) and run_bound(*args) is not NotImplemented:
+                _increment_version(tuple(arg for arg in args[:mutated] if not arg.is_inference()))
+                return
+            check_kinds(args, {})
+        op(*args)
 
     return Registered(op, call)
 
@@ -156,11 +162,11 @@ def _is_plain() -> bool:
 
 
 def _define(
-    schema: str, tags: tuple[Any, ...], run: Callable[..., Any], fake: Callable[..., Any]
+    schema: str, tags: tuple[Any, ...], run: Callable[..., Any], fake: Callable[..., Any], *, apart: bool = False
 ) -> tuple[Any, Callable[..., Any]]:
-    """The op, and what runs its bound calls."""
+    """The op, and what runs its bound calls. apart: as for those."""
     name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag, *tags)).removeprefix("pyptx::")
-    run_bound = bound.calls_of(name, run)
+    run_bound = bound.calls_of(name, run, apart=apart)
 
     def cuda(*args: Any, **kwargs: Any) -> Any:
         result = run_bound(*args, **kwargs)
@@ -200,8 +206,8 @@ def _positional_defaults(run: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _functions(
-    op: Any, run_bound: Callable[..., Any], below: Callable[..., Any], save: Callable[..., None],
-    backward: Callable[..., Any],
+    op: Any, run_bound: Callable[..., Any], check_kinds: Callable[..., None], below: Callable[..., Any],
+    save: Callable[..., None], backward: Callable[..., Any],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:  # fmt: skip
     """The op as a node of the autograd graph: where no transform is active, and anywhere.
 
@@ -210,9 +216,12 @@ def _functions(
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         *args, kwargs = inputs
-        save(ctx, *args, **kwargs)
         result = NotImplemented if _active_modes() else run_bound(*args, **kwargs)
-        return below(*args, **kwargs) if result is NotImplemented else result
+        if result is NotImplemented:
+            check_kinds(args, kwargs)
+            result = below(*args, **kwargs)
+        save(ctx, *args, **kwargs)
+        return result
 
     def gradients(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         return (*backward(ctx, *grads), None)

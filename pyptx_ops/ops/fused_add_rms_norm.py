@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pyptx_ops import dispatch
 from pyptx_ops.dispatch import norm as kernels
 from pyptx_ops.ops._checks import accumulator, bad_device, bad_dtype, bad_shape, check_same_shape, packed
+from pyptx_ops.ops._memory import elements_meet, tensors_meet
 from pyptx_ops.ops._register import register, register_inplace
 from pyptx_ops.ops.rms_norm import check as check_norm
 from pyptx_ops.ops.rms_norm import gradients, normalized
@@ -136,7 +136,7 @@ def fused_add_rms_norm(
         TypeError: a dtype that is not taken, or dtypes that differ.
         ValueError: a shape, device, eps or offset that is not taken.
     """
-    if weight_offset == 0.0 and cast_before_weight:  # defaults that are not passed cost nothing
+    if weight_offset == 0.0 and cast_before_weight is True:  # defaults that are not passed cost nothing
         return _op(x, residual, weight, eps)
     return _op(x, residual, weight, eps, weight_offset, cast_before_weight)
 
@@ -152,7 +152,7 @@ def run_inplace(
     check("fused_add_rms_norm_", x, residual, weight, eps, weight_offset)
     if residual.shape != x.shape:
         bad_shape("fused_add_rms_norm_", "residual", residual, f"{tuple(x.shape)} like x")
-    _check_overlap(x, residual)
+    _check_overlap(x, residual, weight)
     if dispatch.runs_kernels(x):
         kernels.fused_add_rms_norm_(x, residual, weight, eps, weight_offset, cast_before_weight)
         return
@@ -161,16 +161,19 @@ def run_inplace(
     residual.copy_(total)
 
 
-def _check_overlap(x: Tensor, residual: Tensor) -> None:
-    """Refuses outputs that overwrite each other, as far as the first item and the strides tell."""
-    if x.data_ptr() == residual.data_ptr() and x.numel() != 0:
-        raise ValueError("fused_add_rms_norm_: residual shares memory with x, wanted two tensors to write")
+def _check_overlap(x: Tensor, residual: Tensor, weight: Tensor | None) -> None:
+    """Refuses outputs that overwrite each other, themselves or the weight."""
     for name, tensor in (("x", x), ("residual", residual)):
-        if not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:
+        if elements_meet(tensor):
             raise ValueError(
-                f"fused_add_rms_norm_: {name} has strides {tensor.stride()}, so that several items share memory; "
-                "wanted a tensor that can be written"
+                f"fused_add_rms_norm_: {name} has strides {tensor.stride()}, with which elements of shape "
+                f"{tuple(tensor.shape)} may share memory; wanted a tensor that can be written"
             )
+    for name, one, other_name, other in (
+        ("residual", residual, "x", x), ("weight", weight, "x", x), ("weight", weight, "residual", residual),
+    ):  # fmt: skip
+        if one is not None and tensors_meet(one, other):
+            raise ValueError(f"fused_add_rms_norm_: {name} shares memory with {other_name}, which is written")
 
 
 def fake_inplace(
@@ -214,7 +217,7 @@ def fused_add_rms_norm_(
         ValueError: a shape, device, eps or offset that is not taken, or memory that is written twice.
         RuntimeError: grad mode is on and an argument requires grad.
     """
-    if weight_offset == 0.0 and cast_before_weight:  # defaults that are not passed cost nothing
+    if weight_offset == 0.0 and cast_before_weight is True:  # defaults that are not passed cost nothing
         _inplace_op(x, residual, weight, eps)
     else:
         _inplace_op(x, residual, weight, eps, weight_offset, cast_before_weight)

@@ -139,6 +139,6 @@ def rms_norm(
         TypeError: a dtype that is not taken.
         ValueError: a shape, device, eps or offset that is not taken.
     """
-    if weight_offset == 0.0 and cast_before_weight:  # defaults that are not passed cost nothing
+    if weight_offset == 0.0 and cast_before_weight is True:  # defaults that are not passed cost nothing
         return _op(x, weight, eps)
     return _op(x, weight, eps, weight_offset, cast_before_weight)

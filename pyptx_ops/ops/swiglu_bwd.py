@@ -9,7 +9,7 @@ from torch import Tensor
 from pyptx_ops import dispatch
 from pyptx_ops.dispatch import swiglu as kernels
 from pyptx_ops.ops import _swiglu
-from pyptx_ops.ops._checks import bad_shape, check_same_shape
+from pyptx_ops.ops._checks import bad_shape, check_offs_values, check_same_shape
 from pyptx_ops.ops._register import register
 
 __all__ = ["swiglu_bwd"]
@@ -28,6 +28,8 @@ def run(dy: Tensor, gate: Tensor, up: Tensor, offs: Tensor | None = None) -> tup
             bad_shape("swiglu_bwd", name, tensor, f"{tuple(gate.shape)} like gate")
     if dispatch.runs_kernels(gate):
         return kernels.swiglu_bwd(dy, gate, up, offs)
+    if offs is not None and offs.is_cpu:
+        check_offs_values("swiglu_bwd", offs, gate.shape[0])
     return _swiglu.gradients(dy, gate, up, offs)
 
 

@@ -78,13 +78,21 @@ def test_a_named_ptxas_that_is_not_there_is_an_error(empty: Path, monkeypatch: p
         find_ptxas()
 
 
-def test_a_ptxas_that_does_not_run_is_an_error(empty: Path) -> None:
+@pytest.mark.parametrize(
+    "script, message",
+    [("exit 3", r"ptxas does not run: .*exit status 3"), ("echo hello", r"ptxas --version names no version: 'hello")],
+)
+def test_a_ptxas_that_does_not_run(empty: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
+    """The next one in the order is taken, with a warning; one that the user names must run."""
     path = program(empty / "bin/ptxas")
-    path.write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(PtxasError, match=r"bin/ptxas does not run: .*exit status 3"):
-        find_ptxas()
-    path.write_text("#!/bin/sh\necho hello\n")
-    with pytest.raises(PtxasError, match="names no version: 'hello"):
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.warns(RuntimeWarning, match=rf"{message}.*; looking further"):
+        assert find_ptxas() is None
+    last = program(empty / "site/triton/backends/nvidia/bin/ptxas")
+    with pytest.warns(RuntimeWarning, match="looking further"):
+        assert find_ptxas() == Ptxas(last, "13.1.2", SEARCH_ORDER[-1])
+    monkeypatch.setenv("PYPTX_PTXAS", str(path))
+    with pytest.raises(PtxasError, match=message):
         find_ptxas()
 
 

@@ -83,7 +83,7 @@ class Arguments:
         for operand in form.operands:
             if operand.output:
                 continue
-            values = [self._one(operand)]
+            values = [self._one(operand, form.opcode)]
             if operand.kind == "tensor":
                 values.append(self.vector("s32", operand.count))
             if operand.spec.optional:
@@ -92,10 +92,11 @@ class Arguments:
                 positional += values
         return positional, optional
 
-    def _one(self, operand: Any) -> Any:
+    def _one(self, operand: Any, opcode: str) -> Any:
         bounds = operand.bounds
         if operand.kind in ("address", "tensor"):
-            return self.reg("u64")
+            in_tensor_memory = opcode.startswith("tcgen05.") and not opcode.startswith("tcgen05.commit")
+            return self.reg("u32" if in_tensor_memory else "u64")
         if operand.kind == "immediate":
             return bounds[1] if bounds else 1
         if operand.kind == "label":

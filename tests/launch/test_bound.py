@@ -115,6 +115,21 @@ def test_a_call_that_copies_is_not_bound(gpu: StubLauncher, name: str) -> None:
         family(*args)
 
 
+def test_a_call_that_writes_is_bound_where_its_tensors_are_apart(gpu: StubLauncher) -> None:
+    """Of one kind are calls at any addresses: those whose memory meets have none."""
+    memory, weight = randn(12, 64), randn(64)
+
+    def args(start: int) -> tuple[Any, ...]:
+        return memory[:4], memory[start : start + 4], weight, 1e-6, 0.0, True
+
+    run = bound.calls_of("fused_add_rms_norm_", norm.fused_add_rms_norm_, CPU, apart=True)
+    norm.fused_add_rms_norm_(*args(8))
+    assert run(*args(8)) is run(*args(4)) is None
+    assert run(*args(3)) is run(*args(0)) is NotImplemented
+    assert run(*args(8)[:2], memory[3], 1e-6, 0.0, True) is NotImplemented
+    assert run(*args(8)[:2], memory[5], 1e-6, 0.0, True) is None
+
+
 @pytest.mark.parametrize(
     "shape", [(1,), (7,), (1, 1), (1, 5), (5, 1), (2, 3, 4), (2, 1, 4), (1, 1, 8), (3, 1, 1, 2), (1, 2, 1, 1)]
 )

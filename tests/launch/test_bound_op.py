@@ -81,7 +81,7 @@ def way(request: pytest.FixtureRequest) -> str:
 def probe(gpu: StubLauncher, monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
     library = torch.library.Library("pyptx", "FRAGMENT")
     calls_of = bound.calls_of
-    monkeypatch.setattr(bound, "calls_of", lambda op, run: calls_of(op, run, CPU))
+    monkeypatch.setattr(bound, "calls_of", lambda op, run, **options: calls_of(op, run, CPU, **options))
     monkeypatch.setattr(_register, "LIBRARY", library)
     yield Probe(gpu.stub)
     library._destroy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -22,7 +24,9 @@ def good(op, device):
         "fused_add_rms_norm": lambda: {"x": t(6, 8), "residual": t(6, 8), "weight": t(8)},
         "fused_add_rms_norm_": lambda: {"x": t(6, 8), "residual": t(6, 8), "weight": t(8)},
         "silu_and_mul": lambda: {"x": t(6, 8)},
+        "silu_and_mul_bwd": lambda: {"dy": t(6, 4), "x": t(6, 8)},
         "swiglu": lambda: {"gate": t(6, 8), "up": t(6, 8), "offs": ends(2, 5, device=device)},
+        "swiglu_bwd": lambda: {"dy": t(6, 8), "gate": t(6, 8), "up": t(6, 8), "offs": ends(2, 5, device=device)},
     }[op]()
 
 
@@ -57,6 +61,23 @@ ADD_NORM = [
     ("residual", other_shape(8), ValueError, r"residual has shape \(8,\), wanted \(6, 8\) like x"),
     ("residual", elsewhere, ValueError, r"residual is on"),
 ]
+PACKED = [
+    ("x", to(torch.int32), TypeError, r"x has dtype torch\.int32"),
+    ("x", other_shape(6, 7), ValueError, r"x has shape \(6, 7\), wanted \(\.\.\., 2 d\)"),
+    ("x", other_shape(), ValueError, r"x has shape \(\)"),
+]
+PARTS = [
+    ("gate", to(torch.uint8), TypeError, r"gate has dtype torch\.uint8"),
+    ("gate", other_shape(), ValueError, r"gate has shape \(\), wanted \(\.\.\., d\)"),
+    ("up", to(torch.float16), TypeError, r"up has dtype torch\.float16, wanted torch\.bfloat16 like gate"),
+    ("up", other_shape(6, 4), ValueError, r"up has shape \(6, 4\), wanted \(6, 8\) like gate"),
+    ("up", other_shape(6, 1), ValueError, r"up has shape \(6, 1\)"),
+    ("up", elsewhere, ValueError, r"up is on"),
+    ("offs", to(torch.int64), TypeError, r"offs has dtype torch\.int64, wanted torch\.int32"),
+    ("offs", other_shape(0), ValueError, r"offs has shape \(0,\), wanted \(G,\) with G >= 1"),
+    ("offs", other_shape(2, 1), ValueError, r"offs has shape \(2, 1\)"),
+    ("offs", elsewhere, ValueError, r"offs is on"),
+]
 BAD = {
     "gemm": [
         ("a", to(torch.int8), TypeError, r"a has dtype torch\.int8, wanted .*bfloat16"),
@@ -74,7 +95,9 @@ BAD = {
     ],
     "grouped_gemm": [
         ("a", to(torch.int32), TypeError, r"a has dtype torch\.int32"),
-        ("a", other_shape(3, 6, 8), ValueError, r"a has shape \(3, 6, 8\) and b \(3, 8, 4\); taken are .*2D x 3D"),
+        ("a", other_shape(8), ValueError, r"a has shape \(8,\) and b \(3, 8, 4\); taken are .*\(G, M, K\)"),
+        ("a", other_shape(2, 6, 8), ValueError, r"b has shape \(3, 8, 4\), wanted \(G, K, N\) with G = 2 as in a"),
+        ("a", other_shape(3, 6, 8), ValueError, r"offs is given, wanted None with a \(G, M, K\)"),
         ("b", other_shape(8), ValueError, r"b \(8,\); taken are a \(M, K\) with b \(G, K, N\)"),
         ("b", other_shape(7, 4), ValueError, r"b has shape \(7, 4\), wanted \(K, N\) with K = 8 as in a"),
         ("b", to(torch.float32), TypeError, r"b has dtype torch\.float32, wanted torch\.bfloat16 like a"),
@@ -96,22 +119,20 @@ BAD = {
     "rms_norm": NORM,
     "fused_add_rms_norm": ADD_NORM,
     "fused_add_rms_norm_": ADD_NORM,
-    "silu_and_mul": [
-        ("x", to(torch.int32), TypeError, r"x has dtype torch\.int32"),
-        ("x", other_shape(6, 7), ValueError, r"x has shape \(6, 7\), wanted \(\.\.\., 2 d\)"),
-        ("x", other_shape(), ValueError, r"x has shape \(\)"),
+    "silu_and_mul": PACKED,
+    "silu_and_mul_bwd": [
+        *PACKED,
+        ("dy", to(torch.float16), TypeError, r"dy has dtype torch\.float16, wanted torch\.bfloat16 like x"),
+        ("dy", other_shape(6, 8), ValueError, r"dy has shape \(6, 8\), wanted \(6, 4\) like each half of x"),
+        ("dy", other_shape(4), ValueError, r"dy has shape \(4,\), wanted \(6, 4\)"),
+        ("dy", elsewhere, ValueError, r"dy is on"),
     ],
-    "swiglu": [
-        ("gate", to(torch.uint8), TypeError, r"gate has dtype torch\.uint8"),
-        ("gate", other_shape(), ValueError, r"gate has shape \(\), wanted \(\.\.\., d\)"),
-        ("up", to(torch.float16), TypeError, r"up has dtype torch\.float16, wanted torch\.bfloat16 like gate"),
-        ("up", other_shape(6, 4), ValueError, r"up has shape \(6, 4\), wanted \(6, 8\) like gate"),
-        ("up", other_shape(6, 1), ValueError, r"up has shape \(6, 1\)"),
-        ("up", elsewhere, ValueError, r"up is on"),
-        ("offs", to(torch.int64), TypeError, r"offs has dtype torch\.int64, wanted torch\.int32"),
-        ("offs", other_shape(0), ValueError, r"offs has shape \(0,\), wanted \(G,\) with G >= 1"),
-        ("offs", other_shape(2, 1), ValueError, r"offs has shape \(2, 1\)"),
-        ("offs", elsewhere, ValueError, r"offs is on"),
+    "swiglu": PARTS,
+    "swiglu_bwd": [
+        *PARTS,
+        ("dy", to(torch.float16), TypeError, r"dy has dtype torch\.float16, wanted torch\.bfloat16 like gate"),
+        ("dy", other_shape(6, 4), ValueError, r"dy has shape \(6, 4\), wanted \(6, 8\) like gate"),
+        ("dy", elsewhere, ValueError, r"dy is on"),
     ],
 }
 
@@ -137,24 +158,57 @@ def test_refused(device, where, op, argument, spoil, error, message):
         with torch._subclasses.FakeTensorMode() as mode:
             arguments = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
             with pytest.raises(error, match=f"^{op}: .*{message}"):
-                getattr(pyptx_ops, op)(**arguments)
+                called(op)(**arguments)
         return
     if where == "grad":
         for value in arguments.values():
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 value.requires_grad_()
     with pytest.raises(error, match=f"^{op}: .*{message}"):
-        getattr(pyptx_ops, op)(**arguments)
+        called(op)(**arguments)
     for name, before in kept.items():
         assert torch.equal(arguments[name], before), name
 
 
+def called(op):
+    return getattr(pyptx_ops, op, None) or getattr(torch.ops.pyptx, op)
+
+
+WRONG_KINDS = {
+    "a": [None, [1.0]], "b": [None, 2.0], "bias": [1.0], "offs": [[3], (1, 2)], "out_dtype": ["f32", 16],
+    "x": [None, 1.0], "weight": [1.0], "residual": [None, 0], "eps": ["small", None], "weight_offset": [None, "1"],
+    "cast_before_weight": [None, 2], "interleaved": [None, "yes"], "gate": [None, [0.0]], "up": [None, 3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("op", [op for op in BAD if hasattr(pyptx_ops, op)])
+def test_arguments_of_another_kind(device, op, grad):
+    for name in inspect.signature(getattr(pyptx_ops, op)).parameters:
+        for value in WRONG_KINDS[name]:
+            arguments = good(op, device) | {name: value}
+            if grad and not op.endswith("_"):
+                for other in arguments.values():
+                    if isinstance(other, torch.Tensor) and other.is_floating_point():
+                        other.requires_grad_()
+            with pytest.raises(TypeError, match=rf"^{op}: {name} is .*, wanted (a|an) "):
+                getattr(pyptx_ops, op)(**arguments)
+
+
+@pytest.mark.parametrize("op", [op for op in BAD if hasattr(pyptx_ops, op)])
+def test_sparse_tensors(device, op):
+    arguments = good(op, device)
+    name = next(iter(arguments))
+    with pytest.raises(TypeError, match=rf"^{op}: {name} has layout torch.sparse_coo, wanted torch.strided"):
+        getattr(pyptx_ops, op)(**arguments | {name: arguments[name].to_sparse()})
+
+
 @pytest.mark.parametrize("op", BAD)
 def test_the_good_ones_are_taken(device, op):
-    getattr(pyptx_ops, op)(**good(op, device))
+    called(op)(**good(op, device))
 
 
-@pytest.mark.parametrize("op", ["grouped_gemm", "swiglu"])
+@pytest.mark.parametrize("op", ["grouped_gemm", "swiglu", "swiglu_bwd"])
 @pytest.mark.parametrize(
     "offs, message",
     [
@@ -167,7 +221,7 @@ def test_the_good_ones_are_taken(device, op):
 def test_values_of_offs_on_a_cpu(op, offs, message):
     arguments = good(op, "cpu") | {"offs": ends(*offs, device="cpu")}
     with pytest.raises(ValueError, match=f"^{op}: {message}"):
-        getattr(pyptx_ops, op)(**arguments)
+        called(op)(**arguments)
 
 
 @pytest.mark.parametrize("op", ["rms_norm", "fused_add_rms_norm", "fused_add_rms_norm_"])

@@ -100,6 +100,20 @@ def test_products_that_do_not_read_offs(device, groups, rows_past):
     torch.testing.assert_close(weight, _ragged.grouped_wgrad(a, dy, offs.tolist(), torch.float64))
 
 
+@pytest.mark.parametrize("bad, nearest", [((3, 9), (3, 6)), ((100, 200), (6, 6)), ((-3, 2), (0, 2)), ((5, 1), (5, 5))])
+def test_bad_offs_that_are_not_read(device, bad, nearest):
+    """Nothing out of bounds is touched: the nearest good ends are taken."""
+    a, dy, b = (randn(*shape, device=device) for shape in ((6, 4), (6, 5), (2, 4, 5)))
+    for function, other, options in (
+        (_ragged.grouped_product_tiled, b, (None,)),
+        (_ragged.grouped_wgrad_tiled, dy, ()),
+    ):
+        got, wanted = (
+            function(a, other, ends(*offs, device=device), *options, torch.float64) for offs in (bad, nearest)
+        )
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("groups", [(3, 3, 7), (0, 4, 4), (0, 0, 0), (9, 9, 9)], ids=str)
 def test_gradients(device, groups):
     a, bias = randn(9, 4, device=device, grad=True), randn(3, 5, device=device, grad=True)

@@ -185,12 +185,34 @@ def test_in_place(device, layout, dtype):
     assert x._version > versions[0] and residual._version > versions[1]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_place_on_parts_of_one_tensor(device, dtype):
+    """Columns side by side are apart; rows that begin in another operand's are not, known kind of call or not."""
+    weight = randn(8, device=device, dtype=dtype)
+    for _ in range(2):
+        both = randn(4, 16, device=device, dtype=dtype)
+        y, total = pyptx_ops.fused_add_rms_norm(both[:, :8], both[:, 8:], weight)
+        pyptx_ops.fused_add_rms_norm_(both[:, :8], both[:, 8:], weight)
+        assert torch.equal(both, torch.cat((y, total), -1))
+    flat = randn(64, device=device, dtype=dtype)
+    pyptx_ops.fused_add_rms_norm_(flat[:32].view(4, 8), flat[32:].view(4, 8), weight)
+    kept = flat.clone()
+    for start in (8, 12, 31):
+        with pytest.raises(ValueError, match="residual shares memory with x"):
+            pyptx_ops.fused_add_rms_norm_(flat[:32].view(4, 8), flat[start : start + 32].view(4, 8), weight)
+    assert torch.equal(flat, kept)
+
+
 def test_in_place_refuses_what_it_cannot_do(device):
     x, weight = randn(2, 8, device=device), randn(8, device=device)
     with pytest.raises(ValueError, match="residual shares memory with x"):
         pyptx_ops.fused_add_rms_norm_(x, x, weight)
     with pytest.raises(ValueError, match="x has strides"):
         pyptx_ops.fused_add_rms_norm_(x[:1].expand(2, 8), x.clone(), weight)
+    kept = x.clone()
+    with pytest.raises(ValueError, match="weight shares memory with x"):
+        pyptx_ops.fused_add_rms_norm_(x, x.clone(), x[1])
+    assert torch.equal(x, kept)
     residual = x.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="requires grad"):
         pyptx_ops.fused_add_rms_norm_(x, residual, weight)

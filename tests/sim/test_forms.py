@@ -51,6 +51,24 @@ def test_forms_give_what_exact_arithmetic_gives(meaning: str, seed: int) -> None
             assert mine == wanted, f"{case.name}: of {shown[0]} came {shown[1]}, and {shown[2]} is right (seed {seed})"
 
 
+LEAST = {"f32": (0x00800000, 0x3F7FFFFF), "f16": (0x0400, 0x3BFF), "f16x2": (0x04008400, 0x3BFF3BFF)}
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_products_are_flushed_by_their_value_before_it_is_rounded(vectors: bool) -> None:
+    """The smallest normal number times the last one below 1: zero on an H200, though it would round up."""
+    _sim.use_vectors(vectors)
+    try:
+        for case in cases():
+            kind = str(case.values.get("type"))
+            if case.row.meaning == "mul.float" and case.values.get("ftz") and kind in LEAST:
+                words = np.array(LEAST[kind], np.uint64)[:, None]
+                got = int(Simulator().run_on(case, words)[0, 0])
+                assert got & 0x7FFF7FFF == 0, f"{case.name}: {got:#x}"
+    finally:
+        _sim.use_vectors(True)
+
+
 def test_vector_instructions_change_no_bit(seed: int) -> None:
     if not _sim.use_vectors(True):
         pytest.skip("this processor has no AVX2 and FMA")

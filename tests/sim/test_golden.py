@@ -13,7 +13,7 @@ from benchmarks.conformance.golden import WIDE, Golden
 from benchmarks.conformance.machines import Simulator
 
 FILES = sorted((Path(__file__).parent / "golden").glob("forms_*.xz"))
-ONE_OF = 4  # forms that are run, drawn anew for each seed; all of them: python -m benchmarks.conformance --compare
+ONE_OF = 8  # forms that are run, drawn anew for each seed; all of them: python -m benchmarks.conformance --compare
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -29,4 +29,7 @@ def test_the_simulator_gives_what_a_gpu_gave(path: Path, seed: int) -> None:
 def test_there_are_answers_of_a_gpu() -> None:
     found = [Golden.load(path) for path in FILES]
     assert {golden.environment["gpu"] for golden in found} >= {"NVIDIA H200"}
-    assert all(len(golden.outputs) > 3700 and not golden.failures for golden in found)
+    names = {case.name for case in cases()}
+    for golden in found:
+        assert not golden.failures and len(golden.outputs) > 3700
+        assert len(names & golden.outputs.keys()) > 3700, "most forms have other names now"

@@ -106,7 +106,7 @@ def test_reports_of_mutants_name_the_kernel_s_lines() -> None:
     report = outcome_of(mutant).report
     assert report is not None and report.place is not None and report.kind == "missing wgmma.fence"
     assert re.search(r"kernels/hopper/gemm\.py:\d+$", report.place.python)
-    assert re.search(r"kernels/hopper/gemm\.py:\d+$", mutant.python)
+    assert re.fullmatch(r"pyptx_ops/kernels/hopper/gemm\.py:\d+", mutant.python)
 
 
 def test_a_summary_tells_what_ought_not_to_be() -> None:

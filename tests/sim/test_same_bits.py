@@ -17,7 +17,7 @@ from pyptx_ops.trials.simulated import simulated
 
 FILES = sorted((Path(__file__).parent / "golden").glob("same_bits_*.json.xz"))
 KINDS = sorted({kind_of(trial, "out") for _, trial in cases()})
-OF_A_KIND = 8  # problems, drawn anew for each seed
+OF_A_KIND = 5  # problems, drawn anew for each seed
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -29,18 +29,19 @@ def read(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_give_the_bits_that_a_gpu_gave(path: Path, kind: str, seed: int) -> None:
     document = read(path)
-    kernels = tuple(document["kernels"].items())
-    of_kind = [(name, trial) for name, trial in cases() if kind_of(trial, "out") == kind]
+    answers, kernels = document["answers"], tuple(document["kernels"].items())
+    of_kind = [(name, trial) for name, trial in cases() if name in answers and kind_of(trial, "out") == kind]
     in_any_order = random.sample(of_kind, len(of_kind))
     chosen = list(islice((case for case in in_any_order if ran(case[1].kernel, kernels)), OF_A_KIND))
     if not chosen:
         pytest.skip("the GPU was not asked for these kernels as they are now")
     for name, trial in chosen:
-        answer = document["answers"][name]
-        assert digest(trial.inputs(SEED)) == answer["inputs"], f"{name}: made from other inputs"
+        assert digest(trial.inputs(SEED)) == answers[name]["inputs"], f"{name}: made from other inputs"
         outputs = simulated(trial, SEED, policy=random.choice(POLICIES)).outputs
         got = {key: digest({"": tensor}) for key, tensor in outputs.items()}
-        assert got == answer["outputs"], f"{name}: other bits than {document['environment']['gpu']} (seed {seed})"
+        assert got == answers[name]["outputs"], (
+            f"{name}: other bits than {document['environment']['gpu']} (seed {seed})"
+        )
 
 
 def test_there_are_answers_of_a_gpu() -> None:

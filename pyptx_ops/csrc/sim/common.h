@@ -9,6 +9,23 @@ namespace SIM_PATH {
 template <class T>
 using Bits = std::make_unsigned_t<std::conditional_t<sizeof(T) == 8, s64, s32>>;
 
+// A product is flushed by its value before it is rounded to f32: in double it is exact.
+template <bool ftz>
+float judged(float value, double unrounded) {
+  return ftz && std::fabs(unrounded) < SMALLEST_NORMAL ? std::copysign(0.0f, value) : value;
+}
+
+template <bool ftz>
+float product(float a, float b) {
+  return judged<ftz>(a * b, static_cast<double>(a) * static_cast<double>(b));
+}
+
+template <bool ftz>
+float fused(float a, float b, float c) {
+  double unrounded = ftz ? std::fma(static_cast<double>(a), static_cast<double>(b), static_cast<double>(c)) : 0;
+  return judged<ftz>(std::fma(a, b, c), unrounded);
+}
+
 // clang-format off
 #define SIM_LANE(name, parameters, value) \
   struct name { template <class T> static T of parameters { return static_cast<T>(value); } };
@@ -38,8 +55,8 @@ template <bool ftz> float settled(float x) { return ftz ? flushed(x) : x; }
 
 SIM_FLOAT(AddFloat, (float a, float b), taken<ftz>(a) + taken<ftz>(b))
 SIM_FLOAT(SubFloat, (float a, float b), taken<ftz>(a) - taken<ftz>(b))
-SIM_FLOAT(MulFloat, (float a, float b), taken<ftz>(a) * taken<ftz>(b))
-SIM_FLOAT(Fma, (float a, float b, float c), std::fma(taken<ftz>(a), taken<ftz>(b), taken<ftz>(c)))
+SIM_FLOAT(MulFloat, (float a, float b), product<ftz>(taken<ftz>(a), taken<ftz>(b)))
+SIM_FLOAT(Fma, (float a, float b, float c), fused<ftz>(taken<ftz>(a), taken<ftz>(b), taken<ftz>(c)))
 SIM_FLOAT(MaxFloat, (float a, float b), larger(taken<ftz>(a), taken<ftz>(b)))
 SIM_FLOAT(MinFloat, (float a, float b), -larger(-taken<ftz>(a), -taken<ftz>(b)))
 // clang-format on

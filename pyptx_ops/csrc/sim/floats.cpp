@@ -17,8 +17,8 @@ T taken(const Ins& ins, T x) {
     return x;
 }
 
-// Of f32: flushed and clamped to 0 … 1 where the instruction says so. f64 keeps the payload of a NaN
-// that it is given: of b, else c, else a.
+// Of f32: flushed and clamped to 0 … 1 where the instruction says so. f64 keeps the payload of a NaN that it is given: of
+// b, else c, else a.
 template <class T>
 T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
   if constexpr (std::is_same_v<T, float>) {
@@ -32,7 +32,7 @@ T settled(const Ins& ins, T value, T a, T b = 0, T c = 0) {
   }
 }
 
-// A product is flushed by its value before it is rounded to f32: in double it is exact.
+// As in common.h: a product is flushed by its value before it is rounded.
 template <class T>
 T judged(const Ins& ins, T value, double unrounded) {
   bool small = std::is_same_v<T, float> && ins.flags & FTZ && std::fabs(unrounded) < SMALLEST_NORMAL;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import arithmetic, atomic, bits, control, convert, memory, mma, sync, tma
+from . import arithmetic, atomic, bits, control, convert, memory, mma, sync, tcgen05, tma
 from .row import Row
 
 __all__ = ["ROWS", "Row"]
@@ -17,4 +17,5 @@ ROWS: tuple[Row, ...] = (
     *sync.ROWS,
     *tma.ROWS,
     *mma.ROWS,
+    *tcgen05.ROWS,
 )

@@ -19,6 +19,13 @@ def _redux(values: Mapping[str, Value]) -> Verdict:
 
 ROWS = (
     Row("bra", "bra{.uni}", "target:label"),
+    Row("brx.idx", "brx.idx{.uni}", "index:u32 targets:label", "6.0", doc="`targets` names a `.branchtargets`."),
+    Row("call", "call{.uni}", "callee:function", "2.0"),
+    Row("call", "call{.uni}", "callee:function (arguments) ?prototype:label", "2.0"),
+    Row(
+        "call", "call{.uni}", "(results) callee:function (arguments) ?prototype:label", "2.0",
+        doc="`prototype` names what an address as `callee` may be: a `.callprototype` or `.calltargets`.",
+    ),
     Row("ret", "ret{.uni}"),
     Row("exit", "exit"),
     Row("trap", "trap"),

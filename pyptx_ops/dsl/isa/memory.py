@@ -59,6 +59,10 @@ ROWS = (
         "st", "st{.mmio!}.relaxed.sys{.space:global}{.type:@data}", "[addr] value~$type", "8.2", "sm_70",
         rules=(system_b128,),
     ),
+    Row(
+        "st", "st{.space!:param}{.vec:@vec}{.type:@data}", "[addr] value~$type*$vec", rules=(narrow_vectors,),
+        meaning="st.param", doc="To a parameter of a call.",
+    ),
     Row("prefetch", "prefetch{.space:global|local}{.level!:L1|L2}", "[addr]", "2.0"),
     Row("prefetch", "prefetch{.space!:global}{.level!:L2::evict_last|L2::evict_normal}", "[addr]", "7.4", "sm_80"),
     Row("prefetchu", "prefetchu.L1", "[addr]", "2.0"),

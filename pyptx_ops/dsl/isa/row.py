@@ -32,7 +32,9 @@ None, what is wrong, or the Requirement of that combination.
 | `#n` | an integer literal; `#n[0,255,8]` with bounds and a step |
 | `[a]` | an address: a register, `reg.at(bytes)`, a shared-memory reference, a parameter or global |
 | `[map,c*$dim]` | a tensor map and its coordinates |
-| `label` kind `a:label` | a label, function or global name |
+| `a:label` | a label, function or global name |
+| `a:function` | a function's name, or a register that holds its address |
+| `(a)` | what a call passes or gets back, in parentheses |
 | `?x:…` | may be left out |
 """
 
@@ -127,7 +129,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class OperandSpec:
-    """One operand: `kind` is "value", "immediate", "address", "tensor" or "label"."""
+    """One operand: `kind` is "value", "immediate", "address", "tensor", "label", "function" or "arguments"."""
 
     name: str
     kind: str
@@ -161,6 +163,11 @@ class Operand:
     fresh: Type | None
     element: Operand | None = None
 
+    @property
+    def may_be_braced(self) -> bool:
+        """Whether one element may stand in braces: where it could be a vector."""
+        return self.count == 0 and self.spec.count == "$vec"
+
 
 @dataclass(frozen=True, eq=False)
 class Form:
@@ -175,6 +182,7 @@ class Form:
 Rule = Callable[[Mapping[str, Value]], Union[str, Requirement, None]]
 """Sees the modifiers and given operands of a form; returns what is wrong, what it needs, or None."""
 
+NAMES = ("label", "function")
 _SLOT = re.compile(r"\{([.~][^{}]+)\}")
 _SPEC = re.compile(
     r"(?P<optional>\?)?(?P<role>[=+])?(?P<sink>\?)?(?P<name>\w+)(?P<sep>[:~])(?P<type>[$\w^]+)"
@@ -336,12 +344,14 @@ def _parse_operand(word: str) -> OperandSpec:
             coordinate_name, count = coordinates.split("*")
             return OperandSpec(name, "tensor", "s32", count, optional=optional, second=(coordinate_name, "s32"))
         return OperandSpec(inner, "address", optional=optional)
+    if bare.startswith("("):
+        return OperandSpec(bare.strip("()"), "arguments", optional=optional)
     match = _SPEC.match(word)
     if match is None:
         raise ValueError(f"operand {word!r} is not written as the table wants it")
     role = {"=": "out", "+": "inout", None: "in"}[match["role"]]
     second = (match["second"], match["second_type"]) if match["second"] else None
-    kind = "label" if match["type"] == "label" else "value"
+    kind = match["type"] if match["type"] in NAMES else "value"
     return OperandSpec(
         match["name"], kind, match["type"], match["count"] or "", role,
         bool(match["optional"]), bool(match["sink"]), match["sep"] == "~", second, _bounds(match["bounds"]),
@@ -356,7 +366,7 @@ def _bounds(text: str | None) -> tuple[int, Union[int, str], int] | None:
 
 
 def _settle(spec: OperandSpec, values: Mapping[str, Value]) -> Operand:
-    settled = _settle_type(spec.type, values) if spec.type and spec.kind != "label" else None
+    settled = _settle_type(spec.type, values) if spec.type and spec.kind not in NAMES else None
     second = _settle_type(spec.second[1], values) if spec.second else None
     bounds = None
     if spec.bounds is not None:

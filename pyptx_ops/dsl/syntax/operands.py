@@ -32,7 +32,7 @@ DEEPEST = 50
 class Leaves(dict[str, Leaf]):
     """A token -> the one node for it. A token that is no operand of its own raises KeyError.
 
-    `declared` names the registers without a % that are in scope.
+    Registers whose names are without a % are known where they are declared.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Leaves(dict[str, Leaf]):
         elif first.isdigit() or (first in "-." and len(token) > 1 and token[1] in "0123456789."):
             leaf = Immediate(token)
         elif first.isalpha() or first in "_$":
-            leaf = Register(token) if token.partition(".")[0] in self._declared else Symbol(token)
+            leaf = Register(token) if self._declared and self._is_register(token.partition(".")[0]) else Symbol(token)
         else:
             raise KeyError(token)
         self[token] = leaf
@@ -60,8 +60,12 @@ class Leaves(dict[str, Leaf]):
         except KeyError:
             return None
 
+    def _is_register(self, name: str) -> bool:
+        start = len(name.rstrip("0123456789"))
+        return name in self._declared or any(name[:i] + "<" in self._declared for i in range(start, len(name)))
+
     def declare(self, names: Sequence[str], change: int) -> None:
-        """Registers named like symbols come into scope (change 1) or leave it (-1)."""
+        """Registers named like symbols, ranges as "x<", come into scope (change 1) or leave it (-1)."""
         for name in names:
             self._declared[name] = self._declared.get(name, 0) + change
             if not self._declared[name]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..ir import Block, Directive, Function, Instruction, Label, Module, Negated, Operand, Register, Statement
-from .declarations import declaration, head, is_declaration
+from .declarations import Declarator, declaration, head, is_declaration
 from .errors import Unexpected
 from .lexer import Tokens
 from .operands import Leaves, operands
@@ -173,11 +173,12 @@ class _Parser:
             except Unexpected as found:
                 raise Unexpected(at + found.at, found.wanted) from None
             if span[0] == ".reg":
-                self._declare([name.name for name in names if name.name[0] != "%"])
+                self._declare(names)
         return self._add(at, end + 1)
 
-    def _declare(self, names: list[str]) -> None:
+    def _declare(self, declared: Sequence[Declarator]) -> None:
         """Registers that are not named like registers are known from here to the end of the block."""
+        names = [name.name + ("<" if name.size else "") for name in declared if name.name[0] != "%"]
         if names and self.open:
             self.open[-1].registers += names
             self.leaves.declare(names, 1)
@@ -287,8 +288,7 @@ class _Parser:
         self.open.append(opened)
         self.statements = []
         parameters = [part for part in (*found.returns, *found.parameters) if part.space == "reg"]
-        declared = [name.name for part in parameters for name in part.names]
-        self._declare([name for name in declared if name[0] != "%"])
+        self._declare([name for part in parameters for name in part.names])
         return end + 1
 
     def _block(self, at: int) -> int:

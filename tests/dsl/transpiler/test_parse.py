@@ -99,6 +99,12 @@ def test_registers_that_look_like_symbols_are_known_in_their_scope() -> None:
     assert kinds == [[symbol] * 2, [register] * 2, [symbol] * 2, [register] * 2, [register, symbol]]
 
 
+def test_a_range_that_looks_like_symbols() -> None:
+    body = statements(kernel(".reg .b32 a<3>, b1<2>; add a1, b11, a; { .reg .b32 a; mov a, c1; }"))
+    assert body[1].operands == (ir.Register("a1"), ir.Register("b11"), ir.Symbol("a"))  # type: ignore[union-attr]
+    assert body[2].body[1].operands == (ir.Register("a"), ir.Symbol("c1"))  # type: ignore[union-attr]
+
+
 def test_functions_have_heads_and_bodies() -> None:
     module = dsl.parse(f"{HEADER}.func f(.reg .b32 a);.func (.reg .b32 r) f(.reg .b32 a){{ mov.b32 r, a; }}")
     prototype, function = module.statements[3:]
