@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pyptx_ops import _sim
 from pyptx_ops.dsl import Kernel, Reg, ptx
 from pyptx_ops.dsl.desc import MatrixDescriptor
 from pyptx_ops.dsl.sim import SimulationError
@@ -241,6 +242,71 @@ def test_f16_sums_round_to_nearest(dtype: str, seed: int) -> None:
             significand, place = exact(int(c[row, column]), "f16")
             terms.append((significand, place, place + 10))
             assert got.view(np.float16)[row, column] == np.float16(cut_off(terms, fraction))
+
+
+def truncated(total: int, place: int, mantissa: int) -> int:
+    """total * 2^place as the bits of f32 with so many bits after the leading one, rounded toward zero."""
+    if not total:
+        return 0
+    sign, magnitude = int(total < 0) << 31, abs(total)
+    exponent = magnitude.bit_length() - 1 + place
+    if exponent > 127:
+        return sign | 0x7F800000
+    last = max(exponent, -126) - 23
+    kept = magnitude >> last - place if last >= place else magnitude << place - last
+    bits = kept if exponent < -126 else (exponent + 127 << 23) + kept - (1 << 23)
+    return sign | bits & -1 << 23 - mantissa
+
+
+def numbers_between(random: np.random.Generator, dtype: str, low: int, high: int, shape: tuple[int, int]) -> np.ndarray:
+    """Bits of finite numbers with exponent fields in a range; some are zero."""
+    exponent_bits, mantissa_bits = FLOATS[dtype]
+    fields = random.integers(low, high + 1, shape)
+    bits = random.integers(0, 2, shape) << exponent_bits + mantissa_bits | fields << mantissa_bits
+    bits |= random.integers(0, 1 << mantissa_bits, shape)
+    return np.where(random.random(shape) < 0.1, 0, bits << (13 if dtype == "tf32" else 0))
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high", "c_low", "c_high"),
+    [
+        ("bf16", 118, 130, 118, 135), ("bf16", 127, 127, 127, 129), ("bf16", 60, 80, 0, 30), ("bf16", 0, 2, 0, 2),
+        ("bf16", 185, 200, 230, 254), ("bf16", 0, 254, 0, 254), ("bf16", 70, 78, 20, 28), ("f16", 0, 30, 90, 160),
+        ("f16", 0, 1, 80, 105), ("tf32", 120, 133, 110, 140), ("tf32", 0, 254, 0, 254), ("e4m3", 0, 14, 110, 140),
+        ("e5m2", 0, 30, 90, 165),
+    ],
+)  # fmt: skip
+def test_f32_sums_of_any_magnitude(
+    dtype: str, low: int, high: int, c_low: int, c_high: int, vectors: bool, seed: int
+) -> None:
+    """Also where products leave the range of f32, sums are subnormal or overflow, and C is larger or smaller by far."""
+    random = np.random.default_rng(seed)
+    n, word = 24, {8: np.uint8, 16: np.uint16, 32: np.uint32}[BITS[dtype]]
+    depth = WIDTH * 8 // BITS[dtype]
+    a, b = (numbers_between(random, dtype, low, high, (rows, depth)).astype(word) for rows in (ROWS, n))
+    a[5] = b[3] = np.abs(a[5].astype(np.int64)) & (1 << BITS[dtype] - 1) - 1  # one sign: a large sum
+    c = numbers_between(random, "f32", c_low, c_high, (ROWS, n)).astype(np.uint32)
+    try:
+        if _sim.use_vectors(vectors) != vectors:
+            pytest.skip("this processor has no AVX2 and FMA")
+        got = run(product(n, ("f32", dtype, dtype)), *(image(x.view(np.uint8), 0, 32) for x in (a, b)), c)
+    finally:
+        _sim.use_vectors(True)
+    fraction, keep, mantissa = (13, 13, FLOATS[dtype][1]) if BITS[dtype] == 8 else (25, 23, FLOATS[dtype][1])
+    for row in range(0, ROWS, 5):
+        for column in range(n):
+            terms = [(*exact(int(c[row, column]), "f32"), 23)]
+            for x, y in zip(a[row], b[column]):
+                (sx, px), (sy, py) = exact(int(x), dtype), exact(int(y), dtype)
+                terms.append((sx * sy, px + py, 2 * mantissa))
+            largest = max((place + bits for significand, place, bits in terms if significand), default=0)
+            total = 0
+            for significand, place, _ in terms:
+                shift = place - largest + fraction
+                aligned = abs(significand) << shift if shift >= 0 else abs(significand) >> -shift
+                total += aligned if significand > 0 else -aligned
+            assert got[row, column] == truncated(total, largest - fraction, keep), (row, column)
 
 
 def test_integers_wrap_or_saturate(seed: int) -> None:

@@ -109,8 +109,8 @@ void Machine::find_window(Warp& warp, const Ins& ins, int lane, u32 mask, Copy& 
   const TensorMap& map = *copy.map;
   bool wanted = ins.flags & IM2COL;
   if (map.im2col != wanted)
-    throw Problem("tensor map", std::string(wanted ? "a copy in im2col mode" : "a copy of tiles") + " with a map that was made for " +
-                                    (wanted ? "tiles" : "im2col"));
+    throw Problem("tensor map", wanted ? "a copy in im2col mode with a map that was made for tiles"
+                                       : "a copy of tiles with a map that was made for im2col");
   if (!wanted) return;
   bool shifted = ins.args() > ARG_OFFSETS;
   for (int d = 1; d + 1 < map.rank; ++d) {

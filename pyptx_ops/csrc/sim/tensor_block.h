@@ -94,11 +94,16 @@ struct Sums {
 // Eight columns of a row lie in two registers.
 constexpr size_t REGISTER_PART = sizeof(Words) / 2;
 
+inline u32* part_of(const Fragment& c, int row, int half, int odd) {
+  return c.place(static_cast<u32>(row), static_cast<u32>(8 * half + odd));
+}
+
 inline void take_c(Sums& s, const Fragment& c) {
   for (int row = 0; row < s.rows; ++row)
     for (int h = 0; h < s.halves; ++h)
       for (int odd = 0; odd < 2; ++odd)
-        std::memcpy(reinterpret_cast<u8*>(&s.start[row][h]) + odd * REGISTER_PART, c.place(static_cast<u32>(row), static_cast<u32>(8 * h + odd)), REGISTER_PART);
+        std::memcpy(reinterpret_cast<u8*>(&s.start[row][h]) + odd * REGISTER_PART, part_of(c, row, h, odd),
+                    REGISTER_PART);
 }
 
 inline void find_largest(Sums& s, const Block& a, const Block& b) {
@@ -117,7 +122,8 @@ inline void align(Sums& s) {
   for (int row = 0; row < s.rows; ++row)
     for (int h = 0; h < s.halves; ++h) {
       HalfShorts of_products;
-      std::memcpy(&of_products, reinterpret_cast<const u8*>(&s.largest[row]) + h * sizeof of_products, sizeof of_products);
+      std::memcpy(&of_products, reinterpret_cast<const u8*>(&s.largest[row]) + h * sizeof of_products,
+                  sizeof of_products);
       Words most = __builtin_convertvector(of_products, Words), was = (Words)s.start[row][h];
       Words e = was >> 23 & 255, some = (was & 0x7FFFFFFF) != 0;
       Words of_c = some ? e - (e == 0) - 127 : Words{} + NO_EXPONENT;
@@ -163,11 +169,12 @@ inline void round(const Sums& s, const Fragment& c) {
       Floats unit = (Floats)((127 - s.precision.fraction + s.unit[row][h]) << 23);
       Words result = (Words)((Floats)kept * unit) | (sign & static_cast<s32>(0x80000000));
       for (int odd = 0; odd < 2; ++odd)
-        std::memcpy(c.place(static_cast<u32>(row), static_cast<u32>(8 * h + odd)), reinterpret_cast<u8*>(&result) + odd * REGISTER_PART, REGISTER_PART);
+        std::memcpy(part_of(c, row, h, odd), reinterpret_cast<u8*>(&result) + odd * REGISTER_PART, REGISTER_PART);
     }
 }
 
-u32 multiply_block(const Block& a, int rows, const Block& b, int columns, int depth, const Precision& precision, Fragment c) {
+u32 multiply_block(const Block& a, int rows, const Block& b, int columns, int depth, const Precision& precision,
+                   Fragment c) {
   Sums sums;
   sums.rows = rows, sums.halves = columns > 8 ? 2 : 1, sums.depth = depth, sums.precision = precision;
   take_c(sums, c);

@@ -106,7 +106,8 @@ u32 sum_of(const Tile& tile, const Precision& precision, const u8* row, const u8
     total += significand < 0 ? -magnitude : magnitude;
   };
   add(cs, c.mantissa_bits, ce);
-  for (int k = 0; k < tile.depth; ++k) add(static_cast<s64>(as[k]) * bs[k], a.mantissa_bits + b.mantissa_bits, ae[k] + be[k]);
+  for (int k = 0; k < tile.depth; ++k)
+    add(static_cast<s64>(as[k]) * bs[k], a.mantissa_bits + b.mantissa_bits, ae[k] + be[k]);
   s32 unit = largest - precision.fraction;
   return tile.d == Type::f16 ? nearest_half(total, unit) : truncated(total, unit, static_cast<u32>(precision.keep));
 }
@@ -123,7 +124,8 @@ void multiply_floats(const Tile& tile, const u8* a, const u8* b, Fragment c) {
     u32 left = (1u << tile.rows) - 1;
     if (tile.d == Type::f32) {
       decode(tile.b, place, count, tile.depth, sign_of(tile.b, tile.negate_b), columns);
-      if (in_range(rows, columns)) left = multiply(rows, tile.rows, columns, count, tile.depth, precision, {c.registers + first / 2});
+      if (in_range(rows, columns))
+        left = multiply(rows, tile.rows, columns, count, tile.depth, precision, {c.registers + first / 2});
     }
     for (; left; left &= left - 1) {
       int row = __builtin_ctz(left);

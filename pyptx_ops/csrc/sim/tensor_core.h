@@ -101,8 +101,8 @@ inline bool in_range(const Block& a, const Block& b) {
 }
 
 // multiply_block: the rows that were left alone, since a number of theirs is out of range.
-#define SIM_BLOCKS                                                                                     \
-  void decode_block(Type type, const u8* rows, int count, int depth, u32 sign, Block& block);          \
+#define SIM_BLOCKS                                                                                                 \
+  void decode_block(Type type, const u8* rows, int count, int depth, u32 sign, Block& block);                      \
   u32 multiply_block(const Block& a, int rows, const Block& b, int columns, int depth, const Precision& precision, \
                      Fragment c);
 namespace portable {
