@@ -26,7 +26,6 @@ ALIGNMENT = 16  # bytes, of a tensor map's address and pitches
 ELEMENT_BYTES = 2
 CHUNK = ALIGNMENT // ELEMENT_BYTES
 WINDOW = 64  # rows of K that a tensor map shows at once where groups divide K: tile_k of those kernels
-WINDOW_PITCH = 3  # its place in such a map's sizes and strides
 MAX_PLANS = 4096
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -105,21 +104,15 @@ def grouped_gemm_ragged_k(
     if a.shape[1] == 0:
         return out.zero_() if bias is None else out.copy_(bias.unsqueeze(1))
     plan = plan_of(a, b, offs.shape[0])
-    addend = 0 if bias is None else bias.contiguous()
     tokens = _padded_copy(a.t()) if plan.copy_tokens else a
     weights = _padded_copy(b) if plan.copy_weights else b
-    operands = (*_windowed(tokens, plan.token_tail), *_windowed(weights, plan.weight_tail))
+    operands = (tokens, *plan.token_tail, weights, *plan.weight_tail)
     addend = 0 if bias is None else bias.contiguous()
     values = (
         *operands, out, addend, *plan.sizes, out.dtype is torch.float32, offs.contiguous(), offs.shape[0],
     )  # fmt: skip
     bound.launch("grouped_gemm", args, plan.kernel, out.get_device(), (plan.blocks, 1, 1), values, (out,))
     return out
-
-
-def _windowed(rows: Tensor, tail: tuple[int, ...]) -> tuple[Any, ...]:
-    """A map's values: window w holds the rows before row w, so the first window lies before the first row."""
-    return (rows, -WINDOW * tail[WINDOW_PITCH]), *tail
 
 
 def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
@@ -189,10 +182,10 @@ def _make_ragged_k_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher
 
 
 def _windows(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
-    """Rows of K as windows of WINDOW rows, each one row further on; and whether the rows are copied first."""
+    """Rows of K as windows of WINDOW rows, one beginning with each row; and whether the rows are copied first."""
     matrix, copy = _matrix(tensor, k_major_only=True)
     inner, rows, pitch = matrix.tail
-    return (inner, WINDOW, rows + 1, pitch, pitch), copy
+    return (inner, WINDOW, rows, pitch, pitch), copy
 
 
 def _rows(a: Tensor) -> Tensor:

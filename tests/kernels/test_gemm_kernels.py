@@ -114,6 +114,11 @@ class TestOperands:
         assert torch.equal(copy, operand)
         assert host._matrix(copy) == (matrix, False)
 
+    def test_windows_begin_in_the_operand(self) -> None:
+        """Window w begins with row w: no address of a map lies before its operand."""
+        assert host._windows(self.operand((70, 24), (24, 1))) == ((24, host.WINDOW, 70, 48, 48), False)
+        assert {c.tile_k for c in CONFIGS if c.ragged_k} == {host.WINDOW}
+
     def test_grouped_rows_are_contiguous_along_k(self) -> None:
         operand = self.operand((64, 16), (1, 64))
         assert host._matrix(operand)[1] is False

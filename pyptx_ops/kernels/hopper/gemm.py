@@ -15,10 +15,10 @@ tokens fill the N side, which goes in steps of 8, and the tile is written transp
 cluster take parts of K; their fp32 parts are added through distributed shared memory in a fixed order, so results
 repeat.
 
-With `ragged_k` each group of `offs` is a product over its own part of K, which ends within a K block. Zeros behind the
-end cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w holds the rows before row w.
-A block of d ≤ tile_k rows that ends at e is read from window e, from its row tile_k − d on, and what a box has beyond
-the window, the copy fills with zeros. The operands are contiguous along M and N: K may start anywhere.
+With `ragged_k` each group of `offs` is a product over its own part of K, whose first block may be short. Zeros ahead of
+it cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w begins with row w. A block of
+d ≤ tile_k rows that starts at s is read from window s, from its row d − tile_k on, and what a box has before the window,
+the copy fills with zeros. The operands are contiguous along M and N: K may start anywhere.
 """
 
 from __future__ import annotations
@@ -246,10 +246,11 @@ def producer(k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barr
 def third_dimension(config: GemmConfig, tile: Tile, k_start: Reg) -> tuple[Reg, Reg | int | None, Reg | int | None]:
     """(along K, third of X, third of Y) of a K block's coordinates: groups of the weights, or windows of both."""
     if config.ragged_k:
-        first = k_start + tile.k_first
-        rows = ptx.min(tile.k_end - first, config.tile_k)
-        window = first + rows
-        return config.tile_k - rows, window, window
+        # Full blocks end where the group does, so the first one starts up to tile_k − 1 rows ahead of the group.
+        start = tile.k_end - (tile.k_blocks * config.tile_k - k_start)
+        ahead = ptx.max((tile.k_first - start).as_type("s32"), 0).as_type("u32")
+        window = start + ahead
+        return 0 - ahead, window, window
     return (k_start, tile.group, None) if config.swap else (k_start, None, tile.group)
 
 
