@@ -16,9 +16,9 @@ cluster take parts of K; their fp32 parts are added through distributed shared m
 repeat.
 
 With `ragged_k` each group of `offs` is a product over its own part of K, whose first block may be short. Zeros ahead of
-it cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w begins with row w. A block of
-d ≤ tile_k rows that starts at s is read from window s, from its row d − tile_k on, and what a box has before the window,
-the copy fills with zeros. The operands are contiguous along M and N: K may start anywhere.
+it cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w begins with row w. A block
+of d ≤ tile_k rows that starts at s is read from window s, from its row d − tile_k on, and what a box has before the
+window, the copy fills with zeros. The operands are contiguous along M and N: K may start anywhere.
 """
 
 from __future__ import annotations
