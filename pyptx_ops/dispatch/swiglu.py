@@ -32,6 +32,7 @@ class Call(NamedTuple):
     tensors: all that the kernel takes at any stride, in the order of its parameters.
     packed: which of them hold gate and up, as halves or interleaved.
     out: the output of a forward pass, which is dense.
+    outputs: what the op returns.
     """
 
     op: str

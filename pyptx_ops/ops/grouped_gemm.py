@@ -145,8 +145,8 @@ def run(
 def _groups_along_k(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     """On a GPU, by torch's grouped product where it takes the operands, else by the reference.
 
-    Our own kernels for this form run on the simulator only: on an H200 they gave the right values in 734 checks, but
-    one test ended in an error of the device whose cause is not known yet.
+    Our own kernels for this form run on the simulator only: one test of their first version ended in an error of an
+    H200, and the version that should not is still to be run on a GPU (docs/performance.md).
     """
     plain = bias is None and out_dtype in (None, a.dtype)
     if not (plain and _torch_takes(a, b, offs)):

@@ -111,7 +111,7 @@ def token_tiles(problem: GemmProblem, config: GemmConfig) -> float:
 
 
 def blocks_along_k(problem: GemmProblem, config: GemmConfig) -> float:
-    """K blocks of a tile that a CTA takes; where groups divide K, on average, with a last one that is half full."""
+    """K blocks of a tile that a CTA takes; where groups divide K, on average, with one that is half full."""
     if problem.ragged_k:
         return problem.k / problem.groups / config.tile_k + 0.5
     return -(-problem.k // config.tile_k) / config.split_k
