@@ -130,6 +130,7 @@ def run(
         bad_shape("grouped_gemm", "b", b, f"(K, N) with K = {a.shape[1]} as in a")
     if not dispatch.runs_kernels(a):
         return reference(a, b, offs, bias, out_dtype=out_dtype)
+    _check_sizes(a, b, offs)
     if form == BATCH:
         return kernels.batched_gemm(a, b, bias, out_dtype)
     assert offs is not None  # checked
@@ -140,6 +141,16 @@ def run(
             return _groups_along_k(a, b, offs, bias, out_dtype)
         return kernels.grouped_gemm_ragged_k(a, b, offs, bias, out_dtype)
     return kernels.grouped_gemm(a, b, offs, bias, out_dtype)
+
+
+def _check_sizes(a: Tensor, b: Tensor, offs: Tensor | None) -> None:
+    """What kernels count in 32 bits: each dimension, and the rows of all results where each group has its own."""
+    for name, tensor in (("a", a), ("b", b), ("offs", offs)):
+        if tensor is not None and max(tensor.shape) > kernels.MOST:
+            bad_shape("grouped_gemm", name, tensor, f"sizes of at most {kernels.MOST}")
+    if offs is not None and _form(a, b) == DEPTH and offs.shape[0] * a.shape[0] > kernels.MOST:
+        groups = offs.shape[0]
+        bad_shape("grouped_gemm", "a", a, f"(M, K) with G * M of at most {kernels.MOST}, where G = {groups}")
 
 
 def _groups_along_k(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
@@ -251,7 +262,9 @@ def _batch_backward(a: Tensor, b: Tensor, offs: None, dy: Tensor, *needs: bool) 
     needs_a, needs_b, needs_bias = needs
     da = _op(dy, b.transpose(1, 2)) if needs_a else None
     db = None
-    if needs_b:
+    if needs_b and a.shape[0] * a.shape[1] > kernels.MOST:  # more rows than int32 ends count
+        db = _op(a.transpose(1, 2), dy)
+    elif needs_b:
         ends = torch.arange(1, a.shape[0] + 1, dtype=torch.int32, device=a.device) * a.shape[1]
         db = _op(a.flatten(0, 1).t(), dy.flatten(0, 1), ends) if a.shape[0] else torch.zeros_like(b)
     return da, db, dy.sum(1, dtype=accumulator(a.dtype)).to(a.dtype) if needs_bias else None
@@ -316,7 +329,8 @@ def grouped_gemm(
     Raises:
         TypeError: a dtype that is not taken, or dtypes that differ.
         ValueError: ranks, shapes or devices that do not match; no offs; on a CPU also an offs that is negative,
-            decreasing or past the last row.
+            decreasing or past the last row; where kernels run also a size past 2**31 - 1, or with groups along K as
+            many rows of the result.
     """
     if out_dtype is None:  # a default that is not passed costs nothing
         return _op(a, b, offs, bias)
