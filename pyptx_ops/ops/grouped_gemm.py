@@ -137,8 +137,6 @@ def run(
     if form == COLUMNS:  # the rows of the transposed product; the result is turned round, which is one more pass
         return packed(kernels.grouped_gemm(b.t(), a.transpose(1, 2), offs, bias, out_dtype).t(), out_dtype or a.dtype)
     if form == DEPTH:
-        if a.is_cuda:
-            return _groups_along_k(a, b, offs, bias, out_dtype)
         return kernels.grouped_gemm_ragged_k(a, b, offs, bias, out_dtype)
     return kernels.grouped_gemm(a, b, offs, bias, out_dtype)
 
@@ -151,43 +149,6 @@ def _check_sizes(a: Tensor, b: Tensor, offs: Tensor | None) -> None:
     if offs is not None and _form(a, b) == DEPTH and offs.shape[0] * a.shape[0] > kernels.MOST:
         groups = offs.shape[0]
         bad_shape("grouped_gemm", "a", a, f"(M, K) with G * M of at most {kernels.MOST}, where G = {groups}")
-
-
-def _groups_along_k(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
-    """On a GPU, by torch's grouped product where it takes the operands, else by the reference.
-
-    Our own kernels for this form run on the simulator only: one test of their first version ended in an error of an
-    H200, and the version that should not is still to be run on a GPU (docs/performance.md).
-    """
-    plain = bias is None and out_dtype in (None, a.dtype)
-    if not (plain and _torch_takes(a, b, offs)):
-        return reference(a, b, offs, bias, out_dtype=out_dtype)
-    ends = offs.clamp(0, a.shape[1]).cummax(0).values.to(torch.int32)
-    product = torch._grouped_mm(_aligned(a.t()).t(), _aligned(b), offs=ends)
-    # torch leaves the matrix of an empty group unwritten on some devices.
-    sizes = torch.diff(ends, prepend=ends.new_zeros(1))
-    return product.where((sizes > 0).view(-1, 1, 1), 0)
-
-
-def _torch_takes(a: Tensor, b: Tensor, offs: Tensor) -> bool:
-    """Whether torch's own grouped product has a kernel for these: bf16 on Hopper, widths in units of 16 bytes."""
-    return (
-        a.dtype is torch.bfloat16
-        and torch.cuda.get_device_capability(a.device) == (9, 0)
-        and offs.shape[0] < 1024
-        and a.numel() > 0
-        and b.numel() > 0
-        and a.shape[0] % 8 == 0
-        and b.shape[1] % 8 == 0
-    )
-
-
-def _aligned(rows: Tensor) -> Tensor:
-    """These rows at addresses that are multiples of 16 bytes: as they lie, or copied."""
-    pitch, step = rows.stride()
-    if step == 1 and pitch >= rows.shape[1] and pitch % 8 == 0 and rows.data_ptr() % 16 == 0:
-        return rows
-    return rows.clone(memory_format=torch.contiguous_format)
 
 
 def fake(
