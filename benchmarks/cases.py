@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GEMM", "GROUPED", "NORM", "SWIGLU", "GemmCase", "GroupedCase", "NormCase", "SwigluCase"]
+__all__ = [
+    "GATED", "GATED_EXPERTS", "GEMM", "GROUPED", "NORM", "SWIGLU", "GemmCase", "GroupedCase", "NormCase", "SwigluCase",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,18 @@ GROUPED = tuple(
     for model, groups, n, k in EXPERTS
     for rows in (8 * groups, 4096, 32768)
     for skew in (0.0, 1.0)
+)
+
+GATED = (
+    *(GemmCase(m, 28672, 4096) for m in LAYER_TOKENS if m != 256),
+    GemmCase(4096, 28672, 4096),
+    GemmCase(4096, 6144, 2048),
+    GemmCase(4096, 4096, 7168),
+    GemmCase(8192, 57344, 8192),
+)  # up projections: gate and up are halves of n
+
+GATED_EXPERTS = tuple(
+    case for case in GROUPED if (case.model, case.n) in (("mixtral", 28672), ("qwen3-30b", 1536), ("dsv3-ep8", 4096))
 )
 
 NORM = tuple(

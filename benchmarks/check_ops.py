@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 
 from benchmarks import harness, records
 from benchmarks.check_cases import Check, checks
+from benchmarks.check_gated import gated_checks
 from pyptx_ops.tables import table
 
 SHOWN = 20  # failures on the screen; the record has all
@@ -64,7 +66,7 @@ def tallied(every: Iterable[Check], deadline: float) -> tuple[dict[tuple[str, st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.check_ops", description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=100.0, metavar="S", help="seconds to spend (%(default)s)")
+    parser.add_argument("--budget", type=float, default=130.0, metavar="S", help="seconds to spend (%(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="checks whose op and name contain this")
     parser.add_argument("--out", type=Path, default=records.RESULTS, metavar="DIR", help="for the record (%(default)s)")
     parser.add_argument("--commit", help="of the sources, where they are not in a git checkout")
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not harness.has_gpu():
         return 2
     began = time.monotonic()
-    chosen = (check for check in checks() if given.only in f"{check.op} {check.name}")
+    chosen = (check for check in chain(checks(), gated_checks()) if given.only in f"{check.op} {check.name}")
     tallies, left_out = tallied(chosen, began + given.budget)
     rows: list[dict[str, Any]] = [
         {

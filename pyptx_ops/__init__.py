@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 if importlib.util.find_spec("torch") is not None:
     from pyptx_ops.ops.fused_add_rms_norm import fused_add_rms_norm, fused_add_rms_norm_
     from pyptx_ops.ops.gemm import gemm
+    from pyptx_ops.ops.gemm_swiglu import gemm_swiglu
     from pyptx_ops.ops.grouped_gemm import grouped_gemm
+    from pyptx_ops.ops.grouped_gemm_swiglu import grouped_gemm_swiglu
     from pyptx_ops.ops.rms_norm import rms_norm
     from pyptx_ops.ops.silu_and_mul import silu_and_mul
     from pyptx_ops.ops.swiglu import swiglu
@@ -28,7 +30,9 @@ __all__ = [
     "fused_add_rms_norm",
     "fused_add_rms_norm_",
     "gemm",
+    "gemm_swiglu",
     "grouped_gemm",
+    "grouped_gemm_swiglu",
     "patch",
     "rms_norm",
     "silu_and_mul",

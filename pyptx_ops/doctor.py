@@ -25,7 +25,9 @@ from pyptx_ops.tables import table
 
 KERNELS = {  # op -> its kernels: their names begin with this and the dtype
     "gemm": "gemm",
+    "gemm_swiglu": "gemm_swiglu",
     "grouped_gemm": "grouped_gemm",
+    "grouped_gemm_swiglu": "grouped_gemm_swiglu",
     "rms_norm": "rms_norm",
     "fused_add_rms_norm": "fused_add_rms_norm",
     "fused_add_rms_norm_": "fused_add_rms_norm",

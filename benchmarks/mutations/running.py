@@ -16,7 +16,7 @@ from pyptx_ops.dsl.sim import Report, SimulationError
 from pyptx_ops.kernels.configs import GemmConfig, RmsNormConfig, SwigluConfig
 from pyptx_ops.launch import unbound, use_launcher
 from pyptx_ops.simulator import SimulatedKernel, SimulatedLauncher
-from pyptx_ops.trials import CONFIGS, GemmTrial, NormTrial, SwigluTrial, Trial, poisoned, trials_of
+from pyptx_ops.trials import CONFIGS, GemmSwigluTrial, GemmTrial, NormTrial, SwigluTrial, Trial, poisoned, trials_of
 
 from .body import Mutant
 
@@ -119,14 +119,15 @@ def _gemms(config: GemmConfig) -> Iterator[GemmTrial]:
     """The ring wraps also where a CTA has one tile; a warp looks at groups more than twice."""
     depth = 3 * config.stages * config.split_k * config.tile_k + 24
     many = tuple(index * 7 % 5 for index in range(GROUPS))
+    make, columns = (GemmSwigluTrial, 48) if config.swiglu else (GemmTrial, 24)
     if config.ragged_k:
         yield GemmTrial(config, config.tile_m + 8, 24, depth + 5, counts=(depth, 5), workers=1)
         yield GemmTrial(config, 16, 24, sum(many), counts=many, workers=2)
     elif config.grouped:
-        yield GemmTrial(config, 14, 24, depth, counts=(9, 5), workers=1)
-        yield GemmTrial(config, sum(many), 24, 24, counts=many, workers=2)
+        yield make(config, 14, columns, depth, counts=(9, 5), workers=1)
+        yield make(config, sum(many), columns, 24, counts=many, workers=2)
     else:
-        yield GemmTrial(config, config.tokens + 8, 24, depth, workers=1)
+        yield make(config, config.tokens + 8, columns, depth, workers=1)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """gemm and grouped_gemm: operands as tensor maps can take them, a plan per kind of call, and the launch.
 
-A tensor map takes a matrix whose one dimension is contiguous, whose pitch is a multiple of 16 bytes and whose address
-is too. Any other operand (an odd pitch, a misaligned view, two strides, overlapping rows, grouped rows that are
-contiguous along M) is copied first, into rows along K that are padded to 16 bytes: one more pass over it, never a wrong
-answer. Where groups divide K it is the other way round: operands that are contiguous along K are copied too, into rows
-along M or N.
+Operands that no tensor map takes are copied first (`operands.py`), and so are grouped rows that are contiguous along M.
+Where groups divide K it is the other way round: operands that are contiguous along K are copied too, into rows along M
+or N.
 
 Kernels count rows, columns, K and groups in 32 bits, with a sign where a tensor copy takes them. A larger `gemm` goes
 in parts, and so do more pairs of matrices; other larger groups the op refuses.
@@ -12,37 +10,26 @@ in parts, and so do more pairs of matrices; other larger groups the op refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import launch
-from ..kernels.configs import GemmConfig, Layout
+from ..kernels.configs import GemmConfig
 from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
 from . import bound, multiprocessors, route
+from .operands import ALIGNMENT, CHUNK, DTYPE_NAMES, matrix_of, padded_copy, rows_of, tail_of_groups
 
-__all__ = ["MOST", "Plan", "batched_gemm", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "plan_of"]
+__all__ = ["MOST", "Plan", "batched_gemm", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "kept_plan", "plan_of"]
 
-ALIGNMENT = 16  # bytes, of a tensor map's address and pitches
-ELEMENT_BYTES = 2
-CHUNK = ALIGNMENT // ELEMENT_BYTES
 WINDOW = 64  # rows of K that a tensor map shows at once where groups divide K: tile_k of those kernels
 MAX_PLANS = 4096
 MOST = 2**31 - 1  # of a size: the coordinates of a tensor copy are s32
 PART = 2**24  # of a size that is larger
-
-_DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
-
-
-class Matrix(NamedTuple):
-    """A matrix of `rows` × K as a tensor map sees it, one per group: sizes and byte strides, innermost first."""
-
-    major: Layout
-    tail: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ def gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | Non
     if b.shape[0] == 0:
         return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
     if max(a.numel() // b.shape[0], *b.shape) > MOST:
-        _gemm_in_parts(_rows(a), b, bias, out.view(-1, b.shape[1]))
+        _gemm_in_parts(rows_of(a), b, bias, out.view(-1, b.shape[1]))
     else:
         _run("gemm", (a, b, bias, out_dtype), out, a, b, bias, None)
     return out
@@ -133,8 +120,8 @@ def grouped_gemm_ragged_k(
     if a.shape[1] == 0:
         return out.zero_() if bias is None else out.copy_(bias.unsqueeze(1))
     plan = plan_of(a, b, offs.shape[0])
-    tokens = _padded_copy(a.t()) if plan.copy_tokens else a
-    weights = _padded_copy(b) if plan.copy_weights else b
+    tokens = padded_copy(a.t()) if plan.copy_tokens else a
+    weights = padded_copy(b) if plan.copy_weights else b
     operands = (tokens, *plan.token_tail, weights, *plan.weight_tail)
     addend = 0 if bias is None else bias.contiguous()
     values = (
@@ -149,12 +136,17 @@ def plan_of(a: Tensor, b: Tensor, groups: int) -> Plan:
     device, launcher = a.get_device(), launch.current_launcher()
     aligned = a.data_ptr() % ALIGNMENT == 0, b.data_ptr() % ALIGNMENT == 0
     key = (a.shape, a.stride(), b.shape, b.stride(), a.dtype, aligned, groups, device, launcher)
+    make = _make_ragged_k_plan if groups and b.dim() == 2 else _make_plan
+    return kept_plan(key, lambda: make(a, b, groups, device, launcher))
+
+
+def kept_plan(key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
+    """The plan of a kind of call, made the first time."""
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        make = _make_ragged_k_plan if groups and b.dim() == 2 else _make_plan
-        plan = _plans[key] = make(a, b, groups, device, launcher)
+        plan = _plans[key] = make()
     return plan
 
 
@@ -164,8 +156,8 @@ def _run(
     """Fill `out`: copy what no tensor map takes, launch, and bind calls of this kind if nothing was copied."""
     groups = 0 if offs is None else b.shape[0]
     plan = plan_of(a, b, groups)
-    tokens = _padded_copy(_rows(a)) if plan.copy_tokens else a
-    weights = _padded_copy(b.transpose(-1, -2)) if plan.copy_weights else b
+    tokens = padded_copy(rows_of(a)) if plan.copy_tokens else a
+    weights = padded_copy(b.transpose(-1, -2)) if plan.copy_weights else b
     if plan.config.swap:
         operands = (weights, *plan.weight_tail, tokens, *plan.token_tail)
     else:
@@ -177,21 +169,18 @@ def _run(
 
 
 def _make_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher: launch.Launcher) -> Plan:
-    tokens, weights = _rows(a), b.transpose(-1, -2)
+    tokens, weights = rows_of(a), b.transpose(-1, -2)
     (m, k), n = tokens.shape, weights.shape[-2]
-    token_matrix, copy_tokens = _matrix(tokens, k_major_only=groups > 0)
-    weight_matrix, copy_weights = _matrix(weights)
-    problem = GemmProblem(m, n, k, _DTYPE_NAMES[a.dtype], token_matrix.major, weight_matrix.major, groups)
+    token_matrix, copy_tokens = matrix_of(tokens, k_major_only=groups > 0)
+    weight_matrix, copy_weights = matrix_of(weights)
+    problem = GemmProblem(m, n, k, DTYPE_NAMES[a.dtype], token_matrix.major, weight_matrix.major, groups)
     arch = route(device).arch
     assert arch is not None  # checked tensors on a device that runs kernels
     sms = multiprocessors(device)
     config = select(problem, sms)
     kernel = launcher.kernel(arch, config.name)
-    if weights.dim() == 2:  # the kernel sees one group
-        inner, outer, pitch = weight_matrix.tail
-        weight_matrix = Matrix(weight_matrix.major, (inner, outer, 1, pitch, pitch))
     return Plan(
-        config, kernel, grid(problem, config, sms), token_matrix.tail, weight_matrix.tail, (m, n, k),
+        config, kernel, grid(problem, config, sms), token_matrix.tail, tail_of_groups(weight_matrix), (m, n, k),
         copy_tokens or tokens.data_ptr() != a.data_ptr(), copy_weights,
     )  # fmt: skip
 
@@ -200,7 +189,7 @@ def _make_ragged_k_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher
     """Both operands are seen as windows of rows of K (`kernels/hopper/gemm.py`)."""
     (token_tail, copy_tokens), (weight_tail, copy_weights) = _windows(a.t()), _windows(b)
     (m, k), n = a.shape, b.shape[1]
-    problem = GemmProblem(m, n, k, _DTYPE_NAMES[a.dtype], "mn", "mn", groups, ragged_k=True)
+    problem = GemmProblem(m, n, k, DTYPE_NAMES[a.dtype], "mn", "mn", groups, ragged_k=True)
     arch = route(device).arch
     assert arch is not None  # checked tensors on a device that runs kernels
     sms = multiprocessors(device)
@@ -212,61 +201,6 @@ def _make_ragged_k_plan(a: Tensor, b: Tensor, groups: int, device: int, launcher
 
 def _windows(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
     """Rows of K as windows of WINDOW rows, one beginning with each row; and whether the rows are copied first."""
-    matrix, copy = _matrix(tensor, k_major_only=True)
+    matrix, copy = matrix_of(tensor, k_major_only=True)
     inner, rows, pitch = matrix.tail
     return (inner, WINDOW, rows, pitch, pitch), copy
-
-
-def _rows(a: Tensor) -> Tensor:
-    """(..., K) as (rows, K): a view where the strides allow one."""
-    return a if a.dim() == 2 else a.reshape(-1, a.shape[-1])
-
-
-def _matrix(tensor: Tensor, *, k_major_only: bool = False) -> tuple[Matrix, bool]:
-    """How a tensor map describes a (rows, K) or (groups, rows, K) tensor, or its padded copy; and whether to copy."""
-    rows, k = tensor.shape[-2:]
-    row_stride, k_stride = tensor.stride()[-2:]
-    batch = _batch(tensor)
-    if batch is not None and tensor.data_ptr() % ALIGNMENT == 0:
-        if (k_stride == 1 or k == 1) and _is_pitch(row_stride, rows, k):
-            return Matrix("k", _tail(k, rows, row_stride, batch)), False
-        if not k_major_only and (row_stride == 1 or rows == 1) and _is_pitch(k_stride, k, rows):
-            return Matrix("mn", _tail(rows, k, k_stride, batch)), False
-    pitch = _round_up(k)
-    copied = tuple((size, rows * pitch) for size in tensor.shape[:-2])
-    return Matrix("k", _tail(k, rows, pitch, copied)), True
-
-
-def _batch(tensor: Tensor) -> tuple[tuple[int, int], ...] | None:
-    """(size, stride) of the group dimension, if there is one; None if no tensor map can take its stride."""
-    if tensor.dim() == 2:
-        return ()
-    size, stride = tensor.shape[0], tensor.stride(0)
-    if size == 1:
-        return ((1, CHUNK),)
-    return ((size, stride),) if stride > 0 and stride % CHUNK == 0 else None
-
-
-def _is_pitch(stride: int, outer: int, inner: int) -> bool:
-    """Whether a tensor map can take this stride of the outer dimension; with one row its stride does not matter."""
-    return outer == 1 or (stride >= inner and stride % CHUNK == 0)
-
-
-def _tail(inner: int, outer: int, pitch: int, batch: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-    """Sizes, then byte strides of all but the innermost dimension."""
-    pitch = pitch if outer > 1 else _round_up(inner)
-    sizes = (inner, outer, *(size for size, _ in batch))
-    return (*sizes, *(stride * ELEMENT_BYTES for stride in (pitch, *(stride for _, stride in batch))))
-
-
-def _padded_copy(tensor: Tensor) -> Tensor:
-    """A copy whose rows along K start at multiples of 16 bytes."""
-    k = tensor.shape[-1]
-    padded = torch.empty((*tensor.shape[:-1], _round_up(k)), dtype=tensor.dtype, device=tensor.device)
-    rows = padded[..., :k]
-    rows.copy_(tensor)
-    return rows
-
-
-def _round_up(elements: int) -> int:
-    return -(-elements // CHUNK) * CHUNK

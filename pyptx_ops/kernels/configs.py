@@ -14,12 +14,13 @@ WARP = 32
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """A tile GEMM on wgmma: X (tile_m rows, 64 per consumer warpgroup) times Y (tile_n columns).
+    """A tile GEMM on wgmma: X (tile_m rows, 64 or 128 per consumer warpgroup) times Y (tile_n columns).
 
     dtype: "bf16" or "f16".  x_major, y_major: if an operand is contiguous along K ("k") or along its rows ("mn").
     swap: X holds the weights and Y the tokens, so the tile is written transposed; for few tokens.
     grouped: tokens are ragged groups given by `offs`, each with weights of its own.
     ragged_k: with `grouped`, the groups divide K instead, and each is a product of its own.
+    swiglu: half of a tile's weights are the gate's, then as many of up, and the output is silu(gate) · up.
     split_k: CTAs of a cluster that share a tile's K blocks and add their parts through distributed shared memory.
     blocks_per_sm: resident CTAs per SM that registers and shared memory leave room for: 1, or 2 for small tiles.
     """
@@ -36,10 +37,11 @@ class GemmConfig:
     blocks_per_sm: int = 1
     tile_k: int = 64
     ragged_k: bool = False
+    swiglu: bool = False
 
     @property
     def name(self) -> str:
-        kind = "grouped_gemm" if self.grouped else "gemm"
+        kind = ("grouped_gemm" if self.grouped else "gemm") + ("_swiglu" if self.swiglu else "")
         swap = "_swap" if self.swap else ""
         split = f"_split{self.split_k}" if self.split_k > 1 else ""
         blocks = f"_b{self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
@@ -50,7 +52,12 @@ class GemmConfig:
     @property
     def consumers(self) -> int:
         """Consumer warpgroups."""
-        return self.tile_m // 64
+        return self.tile_m // (64 * self.row_blocks)
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of 64 rows of X that a warpgroup multiplies: 2, of gate and of up, where X holds both."""
+        return 2 if self.swiglu and self.swap else 1
 
     @property
     def tokens(self) -> int:
@@ -60,7 +67,7 @@ class GemmConfig:
     @property
     def weights(self) -> int:
         """Columns of the output that a tile covers."""
-        return self.tile_m if self.swap else self.tile_n
+        return (self.tile_m if self.swap else self.tile_n) // (2 if self.swiglu else 1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pyptx_ops.ops import (
     fused_add_rms_norm,
     gemm,
+    gemm_swiglu,
     grouped_gemm,
+    grouped_gemm_swiglu,
     rms_norm,
     silu_and_mul,
     silu_and_mul_bwd,
@@ -16,7 +18,9 @@ from pyptx_ops.ops import (
 __all__ = [
     "fused_add_rms_norm",
     "gemm",
+    "gemm_swiglu",
     "grouped_gemm",
+    "grouped_gemm_swiglu",
     "rms_norm",
     "silu_and_mul",
     "silu_and_mul_bwd",

@@ -58,8 +58,9 @@ def register(
     *,
     run: Callable[..., Any],
     fake: Callable[..., Any],
-    backward: Callable[..., tuple[Any, ...]],
-    save: Callable[..., None],
+    backward: Callable[..., tuple[Any, ...]] | None = None,
+    save: Callable[..., None] | None = None,
+    recorded: Callable[..., Any] | None = None,
     autocast: bool = False,
 ) -> Registered:
     """Defines a functional op.
@@ -71,13 +72,19 @@ def register(
         save: `save(ctx, *args, **kwargs)`, keeps what the backward needs.
         backward: `backward(ctx, *grads)`, one gradient (or None) per positional argument of the schema;
             `ctx.needs_input_grad` says which are asked for.
+        recorded: in place of `save` and `backward`, the op in terms of other ops, which is called where a gradient is
+            recorded.
         autocast: whether floating-point inputs are cast to the autocast dtype where autocast is on.
     """
     op, run_bound = _define(schema, (torch.Tag.flexible_layout,), run, fake)
     defaults = _positional_defaults(run)
     below = _below(op, run, _SKIPPED_IF_FUNCTIONAL)
     check_kinds = kind_checker(op)
-    record, function = _functions(op, run_bound, check_kinds, below, save, backward)
+    if recorded is not None:
+        record = function = _in_other_ops(recorded, check_kinds)
+    else:
+        assert save is not None and backward is not None
+        record, function = _functions(op, run_bound, check_kinds, below, save, backward)
 
     def autograd(*args: Any, **kwargs: Any) -> Any:
         # Inside a forward-mode level any argument may have a tangent, which the node refuses and would not drop.
@@ -249,6 +256,15 @@ def _functions(
             return at_level.apply(*inputs)
 
     return record, apply
+
+
+def _in_other_ops(recorded: Callable[..., Any], check_kinds: Callable[..., None]) -> Callable[..., Any]:
+    def function(*inputs: Any) -> Any:
+        *args, kwargs = inputs
+        check_kinds(args, kwargs)
+        return recorded(*args, **kwargs)
+
+    return function
 
 
 def _autocast_kernel(op: Any, device_type: str) -> Callable[..., Any]:

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..dispatch.gemm import MOST
 from ._checks import DTYPES, accumulator, bad_device, bad_dtype, bad_shape, check_offs, packed
 
-__all__ = ["check_dy", "check_packed", "check_parts", "gradients", "join", "second_gradients", "split", "used_rows"]
+__all__ = [
+    "check_counted",
+    "check_dy",
+    "check_packed",
+    "check_parts",
+    "gradients",
+    "join",
+    "second_gradients",
+    "split",
+    "used_rows",
+]
 
 
 def check_parts(op: str, gate: Tensor, up: Tensor, offs: Tensor | None) -> None:
@@ -34,6 +45,13 @@ def check_packed(op: str, x: Tensor) -> None:
         bad_dtype(op, "x", x.dtype, DTYPES)
     if x.dim() == 0 or x.shape[-1] % 2:
         bad_shape(op, "x", x, "(..., 2 d)")
+
+
+def check_counted(op: str, a: Tensor, w13: Tensor) -> None:
+    """What kernels of products count in 32 bits: all rows of a, and each dimension."""
+    for name, tensor, sizes in (("a", a, (a.shape[:-1].numel(), a.shape[-1])), ("w13", w13, w13.shape)):
+        if max(sizes) > MOST:
+            bad_shape(op, name, tensor, f"sizes of at most {MOST}, and as many rows")
 
 
 def check_dy(op: str, dy: Tensor, name: str, of: Tensor) -> None:

@@ -22,9 +22,20 @@ from ..kernels.hopper.tuning import gemm as gemm_tuning
 from ..kernels.hopper.tuning import norm as norm_tuning
 from ..kernels.hopper.tuning import swiglu as swiglu_tuning
 from .gemm import GemmTrial, gemm_trials
+from .gemm_swiglu import GemmSwigluTrial, gemm_swiglu_trials
 from .rowwise import NormTrial, SwigluTrial, norm_trials, swiglu_trials
 
-__all__ = ["CONFIGS", "GemmTrial", "NormTrial", "SwigluTrial", "Trial", "every_trial", "poisoned", "trials_of"]
+__all__ = [
+    "CONFIGS",
+    "GemmSwigluTrial",
+    "GemmTrial",
+    "NormTrial",
+    "SwigluTrial",
+    "Trial",
+    "every_trial",
+    "poisoned",
+    "trials_of",
+]
 
 CONFIGS: tuple[Any, ...] = (*gemm_tuning.configs(), *norm_tuning.configs(), *swiglu_tuning.configs())
 
@@ -47,6 +58,9 @@ class Trial(Protocol):
 
 
 def trials_of(config: Any) -> Iterator[Trial]:
+    if isinstance(config, GemmConfig) and config.swiglu:
+        yield from gemm_swiglu_trials(config)
+        return
     makers: dict[type, Any] = {GemmConfig: gemm_trials, RmsNormConfig: norm_trials, SwigluConfig: swiglu_trials}
     yield from makers[type(config)](config)
 

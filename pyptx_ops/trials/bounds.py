@@ -11,16 +11,18 @@ import math
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops import fused_add_rms_norm as fused
 from ..ops import rms_norm as norm
 from ..ops import swiglu
-from ..ops._swiglu import gradients
+from ..ops._swiglu import gradients, split
 from ..ops.gemm import reference
 
 __all__ = [
-    "FP32", "excess", "fused_excess", "grouped_excess", "norm_bound", "norm_excess", "product_bound", "product_excess",
+    "FP32", "accumulation_bound", "excess", "fused_excess", "gemm_swiglu_excess", "grouped_excess",
+    "grouped_gemm_swiglu_excess", "norm_bound", "norm_excess", "product_bound", "product_excess",
     "ragged_k_excess", "rounding_bound", "silu_bound", "silu_excess", "silu_gradients_excess", "slope_bound", "unit",
 ]  # fmt: skip
 
@@ -49,8 +51,13 @@ def product_bound(truth: Tensor, magnitude: Tensor, k: int, dtype: torch.dtype) 
             standard deviations are allowed. Tensor cores truncate, which doubles the unit.
         dtype: of the result.
     """
-    accumulated = magnitude * (2 * FP32 * min(k + 1.0, 8 * math.sqrt(k + 1.0)))
+    accumulated = accumulation_bound(magnitude, k)
     return accumulated + rounding_bound(truth.abs() + accumulated, dtype)
+
+
+def accumulation_bound(magnitude: Tensor, k: int) -> Tensor:
+    """The same before the rounding."""
+    return magnitude * (2 * FP32 * min(k + 1.0, 8 * math.sqrt(k + 1.0)))
 
 
 def norm_bound(truth: Tensor, hidden: int, dtype: torch.dtype, roundings: int = 1) -> Tensor:
@@ -109,6 +116,48 @@ def grouped_excess(out: Tensor, a: Tensor, b: Tensor, offs: Tensor, bias: Tensor
         if end > start:
             one_bias = None if bias is None else bias[group]
             worst = max(worst, product_excess(out[start:end], a[start:end], b[group], one_bias))
+        start = end
+    return worst if bool((out[start:] == 0).all()) else math.inf
+
+
+def gemm_swiglu_excess(
+    out: Tensor, a: Tensor, w13: Tensor, bias: Tensor | None = None, interleaved: bool = False
+) -> float:
+    """The largest error over bound of out = silu(gate) * up of a @ w13 + bias, all two-dimensional.
+
+    The errors of the unrounded gate and up pass through the activation, whose slope changes by less than 0.5.
+    """
+    if out.shape != (a.shape[0], w13.shape[1] // 2):
+        return math.inf
+    wide, wide_bias = w13.double(), None if bias is None else bias.double()
+    magnitude_bias = None if bias is None else bias.double().abs()
+    worst = 0.0
+    for rows in _blocks(out):
+        left = a[rows].double()
+        gate, up = split(reference(left, wide, wide_bias), interleaved)
+        lost = accumulation_bound(reference(left.abs(), wide.abs(), magnitude_bias), a.shape[1])
+        lost_gate, lost_up = split(lost, interleaved)
+        truth = swiglu.reference(gate, up)
+        slope, _ = gradients(torch.ones_like(gate), gate, torch.ones_like(gate))
+        bent = (slope.abs() + lost_gate / 4) * lost_gate
+        passed = bent * (up.abs() + lost_up) + F.silu(gate).abs() * lost_up
+        bound = passed + silu_bound(truth.abs() + passed, gate.abs() + lost_gate, out.dtype)
+        worst = max(worst, float(excess(out[rows], truth, bound).max()))
+    return worst
+
+
+def grouped_gemm_swiglu_excess(
+    out: Tensor, a: Tensor, w13: Tensor, offs: Tensor, bias: Tensor | None = None, interleaved: bool = False
+) -> float:
+    """The same of grouped rows; rows past the last group must be exactly zero."""
+    if out.shape != (a.shape[0], w13.shape[2] // 2):
+        return math.inf
+    worst, start = 0.0, 0
+    for group, end in enumerate(offs.tolist()):
+        if end > start:
+            one_bias = None if bias is None else bias[group]
+            one = gemm_swiglu_excess(out[start:end], a[start:end], w13[group], one_bias, interleaved)
+            worst = max(worst, one)
         start = end
     return worst if bool((out[start:] == 0).all()) else math.inf
 

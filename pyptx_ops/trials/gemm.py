@@ -17,7 +17,7 @@ from .bounds import grouped_excess, product_excess, ragged_k_excess
 from .forcing import forced
 from .inputs import DTYPES, Source, Values
 
-__all__ = ["GemmTrial", "gemm_trials"]
+__all__ = ["GROUPS", "GemmTrial", "fit", "gemm_trials", "ring"]
 
 CHUNK = 8  # elements of 16 bytes: what a tensor map wants of a contiguous dimension
 GROUPS = 35  # more than the 32 that a warp looks at at once
@@ -95,36 +95,36 @@ class GemmTrial:
 
 
 def gemm_trials(config: GemmConfig) -> Iterator[GemmTrial]:
-    """The first one is the smallest; `ring` and `tiles` are the ones that take a while."""
+    """The first one is the smallest."""
     yield from _ragged_k(config) if config.ragged_k else _grouped(config) if config.grouped else _plain(config)
 
 
 def _plain(config: GemmConfig) -> Iterator[GemmTrial]:
-    tokens, weights, ring = config.tokens, config.weights, _ring(config)
+    tokens, weights, deep = config.tokens, config.weights, ring(config)
 
     def trial(rows: int, columns: int, depth: int, **options: bool | int) -> GemmTrial:
         sizes = GemmTrial(config, rows, columns, depth)
-        rows, columns = (_fit(size, major) for size, major in zip((rows, columns), sizes.majors, strict=True))
+        rows, columns = (fit(size, major) for size, major in zip((rows, columns), sizes.majors, strict=True))
         return GemmTrial(config, rows, columns, depth, **options)  # type: ignore[arg-type]
 
     yield trial(2, 3, 5, bias=True)  # a K block: with split K, CTAs that have none
-    yield trial(tokens - 1, weights - 1, ring, bias=True)
+    yield trial(tokens - 1, weights - 1, deep, bias=True)
     yield trial(tokens, weights, config.tile_k, wide=True)
     yield trial(tokens + 1, weights + 8, config.tile_k + 1, bias=True)
     yield trial(2 * tokens + 1, weights + 1, config.tile_k * config.split_k - 1, wide=True)
-    yield trial(1 + tokens // 2, weights - 8, ring, wide=True, bias=True, workers=1)
+    yield trial(1 + tokens // 2, weights - 8, deep, wide=True, bias=True, workers=1)
     yield trial(2 * tokens + 1, weights + 8, 3 * config.tile_k * config.split_k - 8, bias=True, workers=1)
 
 
 def _grouped(config: GemmConfig) -> Iterator[GemmTrial]:
-    tokens, weights, ring = config.tokens, config.weights, _ring(config)
+    tokens, weights, deep = config.tokens, config.weights, ring(config)
 
     def trial(counts: tuple[int, ...], tail: int, columns: int, depth: int, **options: bool | int) -> GemmTrial:
-        columns = _fit(columns, GemmTrial(config, 0, 0, 0).majors[1])
+        columns = fit(columns, GemmTrial(config, 0, 0, 0).majors[1])
         return GemmTrial(config, sum(counts) + tail, columns, depth, counts=counts, **options)  # type: ignore[arg-type]
 
     yield trial((0, 0), 4, 3, 5, bias=True)  # no K blocks at all
-    yield trial((1, 0, 2), 0, weights - 8, ring, bias=True)
+    yield trial((1, 0, 2), 0, weights - 8, deep, bias=True)
     yield trial((tokens - 1, 0, 1), 5, weights - 1, config.tile_k, bias=True)
     yield trial((0, tokens, tokens), 0, weights, config.tile_k, wide=True)
     yield trial((tokens + 1, 3), 1, weights + 1, 2 * config.tile_k + 8, wide=True, workers=3)
@@ -133,25 +133,25 @@ def _grouped(config: GemmConfig) -> Iterator[GemmTrial]:
 
 
 def _ragged_k(config: GemmConfig) -> Iterator[GemmTrial]:
-    rows, columns, block, ring = config.tile_m, config.tile_n, config.tile_k, _ring(config)
+    rows, columns, block, deep = config.tile_m, config.tile_n, config.tile_k, ring(config)
 
     def trial(counts: tuple[int, ...], tail: int, rows: int, columns: int, **options: bool | int) -> GemmTrial:
         return GemmTrial(config, rows, columns, sum(counts) + tail, counts=counts, **options)  # type: ignore[arg-type]
 
     yield trial((0, 3), 2, 2, 3, bias=True)
     yield trial((0, 0), 4, rows, 8, wide=True)  # no K blocks at all
-    yield trial((1, 0, ring), 0, rows - 1, columns - 1, bias=True)
+    yield trial((1, 0, deep), 0, rows - 1, columns - 1, bias=True)
     yield trial((block - 1, block, block + 1), 5, rows, columns, wide=True, workers=1)
     yield trial((2 * block + 3, 0, 5), block, rows + 1, 24, bias=True, workers=3)
-    yield trial((7, ring - 1), 1, 40, columns + 1, wide=True, bias=True)
+    yield trial((7, deep - 1), 1, 40, columns + 1, wide=True, bias=True)
     yield trial(tuple(index % 3 for index in range(GROUPS)), 2, 16, 24, bias=True, workers=3)
 
 
-def _ring(config: GemmConfig) -> int:
+def ring(config: GemmConfig) -> int:
     """A depth that takes one K block more than the ring has stages."""
     return config.stages * config.split_k * config.tile_k + 24
 
 
-def _fit(size: int, major: str) -> int:
+def fit(size: int, major: str) -> int:
     """The next size whose operand no copy is made of, which would lie along K."""
     return size if major == "k" else -(-size // CHUNK) * CHUNK

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import (
     bench_gemm,
+    bench_gemm_swiglu,
     bench_grouped_backward,
     bench_grouped_gemm,
     bench_overhead,
@@ -111,6 +112,12 @@ class TestProducts:
         one = bench_grouped_gemm.workload(GroupedCase("tiny", 5, 37, 24, 16, 1.0))
         assert one.excess() <= 1
         assert len(harness.measure(one, FakeClock(), 0.0)) >= 3
+
+    @pytest.mark.parametrize("case", [GemmCase(33, 34, 40), GroupedCase("tiny", 5, 37, 24, 16, 1.0)], ids=str)
+    def test_gated_workloads(self, case) -> None:
+        (one,) = bench_gemm_swiglu.workloads(case)
+        assert one.excess() <= 1
+        assert len(harness.measure(one, FakeClock(), 0.0, compiled=False)) == 3
 
     @pytest.mark.parametrize("which", [bench_grouped_backward.dgrad, bench_grouped_backward.wgrad])
     def test_grouped_gradients(self, which) -> None:
@@ -224,6 +231,7 @@ MAINS = [
     m.main
     for m in (
         bench_gemm,
+        bench_gemm_swiglu,
         bench_grouped_gemm,
         bench_grouped_backward,
         bench_rms_norm,

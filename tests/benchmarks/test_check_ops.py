@@ -11,10 +11,12 @@ import torch
 import pyptx_ops
 from benchmarks import check_ops, products
 from benchmarks.check_cases import Check, checks, gathered_excess, grouped_check, norm_check, packed_check
+from benchmarks.check_gated import gated_checks, gemm_swiglu_check, grouped_gemm_swiglu_check
 from pyptx_ops.trials.bounds import grouped_excess
 
 SMALL = 20_000
-EVERY = [check for check in checks() if check.elements <= SMALL]
+ALL = [*checks(), *gated_checks()]
+EVERY = [check for check in ALL if check.elements <= SMALL]
 
 
 def soon() -> float:
@@ -30,7 +32,7 @@ def test_the_reference_passes(op: str) -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [(check.op, check.dtype, check.name) for check in checks()]
+    names = [(check.op, check.dtype, check.name) for check in ALL]
     assert len(set(names)) == len(names)
 
 
@@ -60,6 +62,8 @@ def test_what_the_checks_catch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name, check in (
         ("grouped_gemm", grouped_check((3, 0, 4), 8, 16, 2, True, torch.bfloat16, bias=False, wide=False)),
+        ("gemm_swiglu", gemm_swiglu_check((5, 16, 24), "NT", torch.bfloat16, True, True)),
+        ("grouped_gemm_swiglu", grouped_gemm_swiglu_check((3, 0, 4), 8, 16, 2, True, torch.bfloat16, False, False)),
         ("rms_norm", norm_check("rms_norm", 5, 40, torch.bfloat16, "x", 0.0, True)),
         ("silu_and_mul", packed_check(5, 40, torch.bfloat16, interleaved=True)),
     ):

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import simulate_all
 from pyptx_ops.trials import rowwise
 
-ONLY = "swiglu_bf16"
+ONLY = "swiglu_bwd_bf16"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -25,7 +25,7 @@ def test_the_record(processes: int, tmp_path, capsys) -> None:
 
 
 def test_wrong_values_and_reports_are_failures(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
-    monkeypatch.setattr(rowwise, "silu_excess", lambda *tensors: 1.5)
+    monkeypatch.setattr(rowwise, "silu_gradients_excess", lambda *tensors: 1.5)
     assert simulate_all.main(["--only", f"{ONLY}_rows", "--seeds", "1", "--out", str(tmp_path)]) == 1
     assert "policy lazy, seed 0: 1.5 times its error bound" in capsys.readouterr().out
     monkeypatch.setattr(simulate_all, "simulated", raising)

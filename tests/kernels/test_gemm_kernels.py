@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyptx_ops import launch
 from pyptx_ops.dispatch import gemm as host
+from pyptx_ops.dispatch import operands
 from pyptx_ops.kernels.configs import GemmConfig
 from pyptx_ops.kernels.hopper.tuning import gemm as tuning
 from pyptx_ops.kernels.hopper.tuning.gemm import GemmProblem
@@ -70,7 +71,7 @@ class TestSelector:
 
 
 class TestOperands:
-    """`_matrix`: (major, sizes and byte strides of the map), and whether the operand is copied first."""
+    """`matrix_of`: (major, sizes and byte strides of the map), and whether the operand is copied first."""
 
     def operand(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int = 0) -> Tensor:
         span = offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True) if size)
@@ -92,7 +93,7 @@ class TestOperands:
     def test_taken_as_it_is(
         self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, major: str, tail: tuple[int, ...]
     ) -> None:
-        assert host._matrix(self.operand(shape, stride, offset)) == ((major, tail), False)
+        assert operands.matrix_of(self.operand(shape, stride, offset)) == ((major, tail), False)
 
     @pytest.mark.parametrize(
         ("shape", "stride", "offset"),
@@ -108,11 +109,11 @@ class TestOperands:
     )
     def test_copied(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> None:
         operand = self.operand(shape, stride, offset)
-        matrix, copied = host._matrix(operand)
-        copy = host._padded_copy(operand)
+        matrix, copied = operands.matrix_of(operand)
+        copy = operands.padded_copy(operand)
         assert copied
         assert torch.equal(copy, operand)
-        assert host._matrix(copy) == (matrix, False)
+        assert operands.matrix_of(copy) == (matrix, False)
 
     def test_windows_begin_in_the_operand(self) -> None:
         """Window w begins with row w: no address of a map lies before its operand."""
@@ -121,8 +122,8 @@ class TestOperands:
 
     def test_grouped_rows_are_contiguous_along_k(self) -> None:
         operand = self.operand((64, 16), (1, 64))
-        assert host._matrix(operand)[1] is False
-        assert host._matrix(operand, k_major_only=True)[1] is True
+        assert operands.matrix_of(operand)[1] is False
+        assert operands.matrix_of(operand, k_major_only=True)[1] is True
 
 
 def operand(rows: int, k: int, major: str, dtype: torch.dtype, groups: int | None = None) -> Tensor:

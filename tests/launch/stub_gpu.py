@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyptx_ops import _launch, launch
-from pyptx_ops.dispatch import Route, bound, gemm, norm, swiglu
+from pyptx_ops.dispatch import Route, bound, gemm, gemm_swiglu, norm, swiglu
 from pyptx_ops.launch import param_spec, use_launcher
 from tests.kernels.machines import traced
 
@@ -48,8 +48,9 @@ def gpu(stub: StubDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubLaunc
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(bound, "_tables", {})
     monkeypatch.setattr(launch, "_bound", [])
-    for family in (gemm, norm, swiglu):
+    for family in (gemm, gemm_swiglu, norm, swiglu):
         monkeypatch.setattr(family, "route", lambda device: Route("kernel", "sm_90a", "recorded"))
+    for family in (gemm, norm, swiglu):
         monkeypatch.setattr(family, "_plans", {})
     launcher = StubLauncher(stub)
     with use_launcher(launcher):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyptx_ops import launch
-from pyptx_ops.dispatch import bound, gemm, norm, swiglu
+from pyptx_ops.dispatch import bound, gemm, gemm_swiglu, norm, swiglu
 from pyptx_ops.launch import use_launcher
 
 from .conftest import StubDriver
@@ -34,6 +34,9 @@ def arguments() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "gemm many rows": (gemm.gemm, (randn(1024, 64), randn(64, 256), None, None)),
         "grouped_gemm": (gemm.grouped_gemm, (randn(8, 64), randn(2, 64, 32), offs, None, None)),
         "grouped_gemm bias": (gemm.grouped_gemm, (randn(8, 64), randn(2, 32, 64).mT, offs, randn(2, 32), None)),
+        "gemm_swiglu": (gemm_swiglu.gemm_swiglu, (randn(8, 64), randn(64, 32), None, False)),
+        "gemm_swiglu few": (gemm_swiglu.gemm_swiglu, (randn(2, 64), randn(64, 64).t(), randn(64), True)),
+        "grouped_gemm_swiglu": (gemm_swiglu.grouped_gemm_swiglu, (randn(8, 64), randn(2, 64, 32), offs, None, False)),
         "rms_norm": (norm.rms_norm, (x, weight, 1e-6, 0.0, True)),
         "rms_norm without weight": (norm.rms_norm, (x, None, 1e-6, 0.0, True)),
         "rms_norm Gemma": (norm.rms_norm, (x[:, 1:], weight.float(), 1e-5, 1.0, False)),
@@ -54,6 +57,8 @@ def copied() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "gemm": (gemm.gemm, (randn(8, 63), randn(63, 32), None, None)),
         "gemm bias": (gemm.gemm, (randn(8, 64), randn(64, 32), randn(64)[::2], None)),
         "grouped_gemm": (gemm.grouped_gemm, (randn(8, 0), randn(2, 0, 32), torch.tensor([1, 2]).int(), None, None)),
+        "gemm_swiglu": (gemm_swiglu.gemm_swiglu, (randn(8, 64), randn(64, 32), None, True)),
+        "gemm_swiglu odd": (gemm_swiglu.gemm_swiglu, (randn(8, 64), randn(64, 40)[:, 1:25], None, False)),
         "rms_norm": (norm.rms_norm, (randn(64, 5).t(), randn(64), 1e-6, 0.0, True)),
         "rms_norm weight": (norm.rms_norm, (randn(5, 64), randn(128)[::2], 1e-6, 0.0, True)),
         "silu_and_mul": (swiglu.silu_and_mul, (randn(3, 4, 128).transpose(0, 1), False)),

@@ -209,6 +209,8 @@ KINDS = {
     "gemm bias": lambda: (t(2, 33, 64), t(96, 64).t(), t(96)),
     "gemm many rows": lambda: (t(1100, 64, dtype=torch.float16), t(64, 256, dtype=torch.float16)),
     "grouped_gemm": lambda: (t(33, 64), t(3, 64, 96), ends(5, 5, 30, device="cuda"), t(3, 96)),
+    "gemm_swiglu": lambda: (t(33, 64), t(96, 64).t(), t(96), True),
+    "grouped_gemm_swiglu": lambda: (t(33, 64), t(3, 64, 96), ends(5, 5, 30, device="cuda")),
     "rms_norm": lambda: (t(3, 5, 64), t(64)),
     "rms_norm odd": lambda: (t(7, 63), t(63), 1e-5, 1.0, False),
     "fused_add_rms_norm": lambda: (t(3, 5, 64)[:, 1:], t(3, 4, 64), t(64).float()),
@@ -230,6 +232,8 @@ def test_a_bound_call_gives_what_a_planned_one_does(monkeypatch, kind, where):
     first, second = KINDS[kind](), KINDS[kind]()
     if where == "training" and in_place:
         pytest.skip("has no derivative")
+    if where == "training" and "gemm_swiglu" in kind:
+        pytest.skip("is recorded as a product and an activation")
 
     def results(args):
         out = op(*args)

@@ -20,6 +20,13 @@ def good(op, device):
     return {
         "gemm": lambda: {"a": t(6, 8), "b": t(8, 4), "bias": t(4)},
         "grouped_gemm": lambda: {"a": t(6, 8), "b": t(3, 8, 4), "offs": ends(1, 1, 5, device=device), "bias": t(3, 4)},
+        "gemm_swiglu": lambda: {"a": t(6, 8), "w13": t(8, 4), "bias": t(4)},
+        "grouped_gemm_swiglu": lambda: {
+            "a": t(6, 8),
+            "w13": t(3, 8, 4),
+            "offs": ends(1, 1, 5, device=device),
+            "bias": t(3, 4),
+        },
         "rms_norm": lambda: {"x": t(6, 8), "weight": t(8)},
         "fused_add_rms_norm": lambda: {"x": t(6, 8), "residual": t(6, 8), "weight": t(8)},
         "fused_add_rms_norm_": lambda: {"x": t(6, 8), "residual": t(6, 8), "weight": t(8)},
@@ -116,6 +123,34 @@ BAD = {
         ("bias", elsewhere, ValueError, r"bias is on"),
         ("out_dtype", lambda _: torch.float64, TypeError, r"out_dtype is torch\.float64"),
     ],
+    "gemm_swiglu": [
+        ("a", to(torch.int8), TypeError, r"a has dtype torch\.int8, wanted .*bfloat16"),
+        ("a", other_shape(), ValueError, r"a has shape \(\), wanted \(\.\.\., K\)"),
+        ("w13", to(torch.float16), TypeError, r"w13 has dtype torch\.float16, wanted torch\.bfloat16 like a"),
+        ("w13", other_shape(7, 4), ValueError, r"w13 has shape \(7, 4\), wanted \(K, 2 d\) with K = 8"),
+        ("w13", other_shape(8, 5), ValueError, r"w13 has shape \(8, 5\), wanted \(K, 2 d\)"),
+        ("w13", other_shape(2, 8, 4), ValueError, r"w13 has shape \(2, 8, 4\), wanted \(K, 2 d\)"),
+        ("w13", elsewhere, ValueError, r"w13 is on"),
+        ("bias", to(torch.float32), TypeError, r"bias has dtype torch\.float32, wanted torch\.bfloat16"),
+        ("bias", other_shape(2), ValueError, r"bias has shape \(2,\), wanted \(2 d,\) with 2 d = 4"),
+        ("bias", elsewhere, ValueError, r"bias is on"),
+    ],
+    "grouped_gemm_swiglu": [
+        ("a", to(torch.int32), TypeError, r"a has dtype torch\.int32"),
+        ("a", other_shape(2, 6, 8), ValueError, r"a has shape \(2, 6, 8\), wanted \(M, K\)"),
+        ("w13", to(torch.float32), TypeError, r"w13 has dtype torch\.float32, wanted torch\.bfloat16 like a"),
+        ("w13", other_shape(3, 4, 8), ValueError, r"w13 has shape \(3, 4, 8\), wanted \(G, K, 2 d\) with K = 8"),
+        ("w13", other_shape(3, 8, 3), ValueError, r"w13 has shape \(3, 8, 3\)"),
+        ("w13", other_shape(8, 4), ValueError, r"w13 has shape \(8, 4\)"),
+        ("w13", elsewhere, ValueError, r"w13 is on"),
+        ("offs", to(torch.int64), TypeError, r"offs has dtype torch\.int64, wanted torch\.int32"),
+        ("offs", other_shape(4), ValueError, r"offs has shape \(4,\), wanted \(G,\) with G = 3"),
+        ("offs", other_shape(0), ValueError, r"offs has shape \(0,\)"),
+        ("offs", elsewhere, ValueError, r"offs is on"),
+        ("bias", other_shape(4), ValueError, r"bias has shape \(4,\), wanted \(G, 2 d\) = \(3, 4\)"),
+        ("bias", to(torch.float32), TypeError, r"bias has dtype torch\.float32"),
+        ("bias", elsewhere, ValueError, r"bias is on"),
+    ],
     "rms_norm": NORM,
     "fused_add_rms_norm": ADD_NORM,
     "fused_add_rms_norm_": ADD_NORM,
@@ -178,6 +213,7 @@ WRONG_KINDS = {
     "a": [None, [1.0]], "b": [None, 2.0], "bias": [1.0], "offs": [[3], (1, 2)], "out_dtype": ["f32", 16],
     "x": [None, 1.0], "weight": [1.0], "residual": [None, 0], "eps": ["small", None], "weight_offset": [None, "1"],
     "cast_before_weight": [None, 2], "interleaved": [None, "yes"], "gate": [None, [0.0]], "up": [None, 3],
+    "w13": [None, 0.5],
 }  # fmt: skip
 
 
@@ -208,7 +244,7 @@ def test_the_good_ones_are_taken(device, op):
     called(op)(**good(op, device))
 
 
-@pytest.mark.parametrize("op", ["grouped_gemm", "swiglu", "swiglu_bwd"])
+@pytest.mark.parametrize("op", ["grouped_gemm", "grouped_gemm_swiglu", "swiglu", "swiglu_bwd"])
 @pytest.mark.parametrize(
     "offs, message",
     [

@@ -61,6 +61,18 @@ def samples(device, dtype=torch.float32):
             (t(3, 5, 4), t(3, 4, 6, layout="transposed"), None, t(3, 6)),
             (t(2, 0, 4), t(2, 4, 6)),
         ],
+        "gemm_swiglu": [
+            (t(7, 5), t(5, 6), t(6)),
+            (t(2, 3, 5, layout="every second"), t(5, 6, layout="transposed"), None, True),
+            (t(7, 8, grad=False), t(8, 16, layout="transposed", grad=False), t(16, grad=False), True),
+            (t(4, 0, grad=False), t(0, 6, grad=False), t(6, grad=False)),
+            (t(0, 5, grad=False), t(5, 0, grad=False)),
+        ],
+        "grouped_gemm_swiglu": [
+            (t(7, 5), t(3, 5, 8), offs, t(3, 8)),
+            (t(7, 5, grad=False), t(3, 5, 8, layout="transposed", grad=False), offs, None, True),
+            (t(0, 5, grad=False), t(3, 5, 8, grad=False), ends(0, 0, 0, device=device)),
+        ],
         "rms_norm": [
             (t(3, 5), t(5), 1e-6),
             (t(2, 3, 7, layout="transposed"), None, 1e-6, 0.0, False),
@@ -98,6 +110,8 @@ def samples(device, dtype=torch.float32):
 SAMPLES = [(name, i) for name, cases in samples("cpu").items() for i in range(len(cases))]
 
 
+# It looks at what lies between the two ops that a recorded call of a product with its gate is.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("name, i", SAMPLES)
 def test_opcheck(device, dtype, name, i):
     torch.library.opcheck(getattr(OPS, name).default, samples(device, dtype)[name][i])
@@ -124,6 +138,9 @@ def block(x, residual, norm, w13, w2, offs, out):
     y, residual = pyptx_ops.fused_add_rms_norm(x, residual, norm)
     hidden = pyptx_ops.silu_and_mul(pyptx_ops.grouped_gemm(y, w13, offs))
     y = pyptx_ops.grouped_gemm(hidden, w2.transpose(1, 2), offs)
+    hidden = pyptx_ops.grouped_gemm_swiglu(y, w13, offs, interleaved=True)
+    y = pyptx_ops.grouped_gemm(hidden, w2.transpose(1, 2), offs)
+    y = pyptx_ops.gemm(pyptx_ops.gemm_swiglu(y, w13[0]), w2[0].t())
     y = pyptx_ops.gemm(pyptx_ops.rms_norm(y + residual, norm), out)
     return pyptx_ops.swiglu(y, residual, offs)
 
@@ -242,14 +259,15 @@ def test_in_place_compiled(device, dtype, backend):
 
 def test_compiled_under_autocast(device):
     def f(x, w, b, offs):
-        return pyptx_ops.gemm(x, w), pyptx_ops.grouped_gemm(x, b, offs)
+        gated = pyptx_ops.gemm_swiglu(x, w), pyptx_ops.grouped_gemm_swiglu(x, b, offs)
+        return pyptx_ops.gemm(x, w), pyptx_ops.grouped_gemm(x, b, offs), *gated
 
     inputs = block_inputs(13, device)
     args = inputs[0], inputs[6].bfloat16(), inputs[3], inputs[5]
     with torch.autocast(device, dtype=torch.bfloat16):
         got = torch.compile(f, backend="aot_eager", fullgraph=True)(*args)
         wanted = f(*args)
-    assert got[0].dtype is got[1].dtype is torch.bfloat16
+    assert {result.dtype for result in got} == {torch.bfloat16}
     torch.testing.assert_close(got, wanted)
 
 

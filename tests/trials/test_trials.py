@@ -12,6 +12,7 @@ from pyptx_ops.kernels.hopper.tuning import norm as norm_tuning
 from pyptx_ops.kernels.hopper.tuning import swiglu as swiglu_tuning
 from pyptx_ops.trials import CONFIGS, every_trial, poisoned, trials_of
 from pyptx_ops.trials.gemm import GemmTrial
+from pyptx_ops.trials.gemm_swiglu import GemmSwigluTrial
 from pyptx_ops.trials.inputs import Source, bits, digest, moved
 from pyptx_ops.trials.rowwise import NormTrial, SwigluTrial
 
@@ -30,7 +31,12 @@ def test_gemm_problems_reach_the_edges(config: GemmConfig) -> None:
     depths = [max(trial.counts) if config.ragged_k else trial.depth for trial in trials]
     per_rank = [-(-depth // config.tile_k) / config.split_k for depth in depths]
     assert any(blocks > config.stages for blocks in per_rank), "no ring wraps"
-    assert {trial.bias for trial in trials} == {trial.wide for trial in trials} == {True, False}
+    assert {trial.bias for trial in trials} == {True, False}
+    if config.swiglu:
+        packed = {trial.interleaved for trial in trials if isinstance(trial, GemmSwigluTrial)}
+        assert packed == ({False} if "mn" in (config.x_major, config.y_major) else {True, False})
+    else:
+        assert {trial.wide for trial in trials} == {True, False}
     assert any(trial.columns % 8 == 0 for trial in trials) and any(trial.columns % config.weights for trial in trials)
     products = [len(trial.counts) if config.ragged_k else 1 for trial in trials]
     token_tiles = [n * -(-trial.rows // config.tokens) for n, trial in zip(products, trials, strict=True)]

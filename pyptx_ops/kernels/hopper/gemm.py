@@ -15,6 +15,9 @@ tokens fill the N side, which goes in steps of 8, and the tile is written transp
 cluster take parts of K; their fp32 parts are added through distributed shared memory in a fixed order, so results
 repeat.
 
+With `swiglu` half of a tile's weights come from the gate's tensor map and half from up's, so that a thread holds the
+gate and up of an output element (`gemm_swiglu.py`).
+
 With `ragged_k` each group of `offs` is a product over its own part of K, whose first block may be short. Zeros ahead of
 it cost nothing: a tensor map sees an operand as windows of tile_k rows of K, and window w begins with row w. A block
 of d ≤ tile_k rows that starts at s is read from window s, from its row d − tile_k on, and what a box has before the
@@ -23,15 +26,18 @@ window, the copy fills with zeros. The operands are contiguous along M and N: K 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from ...dsl import Kernel, Reg, RegArray, SharedRef, TensorMapSpec, ptx, special
+from ...dsl import Kernel, Reg, RegArray, SharedPlan, SharedRef, TensorMapSpec, ptx, special
 from ...dsl.desc import MatrixDescriptor, k_major_128b, mn_major_128b
 from ...dsl.macros import ceil_div, elect_one, zero
 from ..configs import GemmConfig
 from ..ring import Barriers, Ring
 from ..schedule import GroupedSchedule, RaggedKSchedule, StaticSchedule, Tile
 from .gemm_epilogue import Epilogue, SplitEpilogue
+from .gemm_swiglu import SplitSwigluEpilogue, SwigluEpilogue
 
 __all__ = ["build"]
 
@@ -41,11 +47,15 @@ BLOCK_MN = 64  # elements of a 128-byte swizzled row
 
 @dataclass(frozen=True)
 class OperandTile:
-    """One operand's tile in a stage: `rows` along M or N, `depth` along K, and how it lies in shared memory."""
+    """One operand's tile in a stage: `rows` along M or N, `depth` along K, and how it lies in shared memory.
+
+    parts: tensors that as many rows each come from, which lie one below the other.
+    """
 
     major: str
     rows: int
     depth: int
+    parts: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -54,24 +64,30 @@ class OperandTile:
     @property
     def box(self) -> tuple[int, int]:
         """(inner, outer) elements of one tensor copy."""
-        return (self.depth, self.rows) if self.major == "k" else (BLOCK_MN, self.depth)
+        return (self.depth, self.rows // self.parts) if self.major == "k" else (BLOCK_MN, self.depth)
 
     @property
     def copies(self) -> int:
-        """Tensor copies per tile: K-major takes one, MN-major one per block of 64 rows."""
-        return 1 if self.major == "k" else self.rows // BLOCK_MN
+        """Tensor copies per part: K-major takes one, MN-major one per block of 64 rows."""
+        return 1 if self.major == "k" else self.rows // self.parts // BLOCK_MN
+
+    @property
+    def copy_bytes(self) -> int:
+        return self.nbytes // (self.parts * self.copies)
 
     @property
     def descriptor(self) -> MatrixDescriptor:
         return k_major_128b() if self.major == "k" else mn_major_128b(self.depth)
 
-    def load(self, destination: Reg, tensor_map: Reg, row: Reg, k: Reg, group: Reg | int | None, barrier: Reg) -> None:
-        """Copy the tile whose first row is `row` and first column along K is `k`."""
-        for copy in range(self.copies):
+    def load(
+        self, destination: Reg, tensor_maps: Sequence[Reg], row: Reg, k: Reg, group: Reg | int | None, barrier: Reg
+    ) -> None:
+        """Copy the tile whose first row, of each part, is `row` and first column along K is `k`."""
+        for number, (tensor_map, copy) in enumerate(product(tensor_maps, range(self.copies))):
             block = row + copy * BLOCK_MN if copy else row
             inner_outer = (k, block) if self.major == "k" else (block, k)
             coordinates = [c.as_type("s32") for c in inner_outer]
-            address = destination + copy * BLOCK_MN * self.depth * ELEMENT_BYTES if copy else destination
+            address = destination + number * self.copy_bytes if number else destination
             if group is None:
                 ptx.cp.async_.bulk.tensor.load(address, tensor_map, coordinates, barrier, dim="2d")
             else:
@@ -87,11 +103,15 @@ class Layout:
 
     @property
     def x(self) -> OperandTile:
-        return OperandTile(self.config.x_major, self.config.tile_m, self.config.tile_k)
+        return OperandTile(self.config.x_major, self.config.tile_m, self.config.tile_k, self._parts(self.config.swap))
 
     @property
     def y(self) -> OperandTile:
-        return OperandTile(self.config.y_major, self.config.tile_n, self.config.tile_k)
+        parts = self._parts(not self.config.swap)
+        return OperandTile(self.config.y_major, self.config.tile_n, self.config.tile_k, parts)
+
+    def _parts(self, weights: bool) -> int:
+        return 2 if weights and self.config.swiglu else 1
 
     @property
     def stage_bytes(self) -> int:
@@ -109,21 +129,28 @@ class Layout:
     @property
     def registers(self) -> tuple[int, int]:
         """(producer, consumer) registers per thread after setmaxnreg; their sum fits what the launch reserves."""
+        if self.config.consumers == 1:
+            return (24, 232)
         return (24, 104) if self.config.blocks_per_sm == 2 else (40, 232)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """The kernel's parameters, loaded."""
+    """The kernel's parameters, loaded.
 
-    x_map: Reg
-    y_map: Reg
+    x_maps, y_maps: of each part of the operands.
+    bias_steps: with swiglu, elements of the bias from a column's to the next one's, and from a gate's to its up's.
+    """
+
+    x_maps: tuple[Reg, ...]
+    y_maps: tuple[Reg, ...]
     out: Reg
     bias: Reg
     m: Reg
     n: Reg
     k: Reg
-    out_f32: Reg
+    out_f32: Reg | None
+    bias_steps: tuple[Reg, Reg] | None
     offs: Reg | None
     groups: Reg | None
 
@@ -138,13 +165,13 @@ def build(config: GemmConfig) -> Kernel:
         args = declare_arguments(k, layout)
         smem = k.dynamic_shared()
         stages = smem.array("stages", config.stages * layout.stage_bytes, 1024)
-        epilogue = SplitEpilogue(config, smem) if config.split_k > 1 else Epilogue(config, smem)
+        epilogue = epilogue_of(config, smem)
         barriers = Barriers(smem, config.stages)
         thread = ptx.mov(special("tid.x"), type="u32")
         warpgroup = thread >> 7
         with k.if_(thread == 0):
-            ptx.prefetch.tensormap(args.x_map)
-            ptx.prefetch.tensormap(args.y_map)
+            for tensor_map in (*args.x_maps, *args.y_maps):
+                ptx.prefetch.tensormap(tensor_map)
             barriers.init(consumer_warps=4 * config.consumers)
             ptx.fence.mbarrier_init()
         if config.split_k > 1:  # also so that no CTA reaches into one that does not run yet
@@ -166,23 +193,33 @@ def build(config: GemmConfig) -> Kernel:
     return kernel
 
 
+def epilogue_of(config: GemmConfig, smem: SharedPlan) -> Epilogue | SplitEpilogue:
+    """What a config's consumers do with their sums; it takes the shared memory that this needs."""
+    if config.swiglu:
+        return SplitSwigluEpilogue(config, smem) if config.split_k > 1 else SwigluEpilogue(config, smem)
+    return SplitEpilogue(config, smem) if config.split_k > 1 else Epilogue(config, smem)
+
+
 def declare_arguments(k: Kernel, layout: Layout) -> Arguments:
     """The parameters, in the order in which the host passes them."""
     config = layout.config
 
-    def spec(tile: OperandTile, weights: bool) -> TensorMapSpec:
+    def maps(name: str, tile: OperandTile, weights: bool) -> tuple[Reg, ...]:
         box = (*tile.box, 1) if weights or config.ragged_k else tile.box
-        return TensorMapSpec("bf16" if config.dtype == "bf16" else "f16", box, swizzle=128, l2_promotion=256)
+        spec = TensorMapSpec("bf16" if config.dtype == "bf16" else "f16", box, swizzle=128, l2_promotion=256)
+        names = (f"{name}_gate", f"{name}_up") if tile.parts == 2 else (name,)
+        return tuple(k.tensor_map(each, spec) for each in names)
 
     return Arguments(
-        x_map=k.tensor_map("x", spec(layout.x, weights=config.swap)),
-        y_map=k.tensor_map("y", spec(layout.y, weights=not config.swap)),
+        x_maps=maps("x", layout.x, weights=config.swap),
+        y_maps=maps("y", layout.y, weights=not config.swap),
         out=k.param("out", "pointer"),
         bias=k.param("bias", "pointer"),
         m=k.param("m", "u32"),
         n=k.param("n", "u32"),
         k=k.param("k", "u32"),
-        out_f32=k.param("out_f32", "u32"),
+        out_f32=None if config.swiglu else k.param("out_f32", "u32"),
+        bias_steps=(k.param("bias_step", "u32"), k.param("bias_up", "u32")) if config.swiglu else None,
         offs=k.param("offs", "pointer") if config.grouped else None,
         groups=k.param("groups", "u32") if config.grouped else None,
     )
@@ -238,8 +275,8 @@ def producer(k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barr
                 stage = base + ring.stage * layout.stage_bytes
                 k_start, x_group, y_group = third_dimension(config, tile, block * config.tile_k)
                 ptx.mbarrier.arrive.expect_tx(full, layout.stage_bytes)
-                layout.x.load(stage, args.x_map, x_row, k_start, x_group, full)
-                layout.y.load(stage + layout.x.nbytes, args.y_map, y_row, k_start, y_group, full)
+                layout.x.load(stage, args.x_maps, x_row, k_start, x_group, full)
+                layout.y.load(stage + layout.x.nbytes, args.y_maps, y_row, k_start, y_group, full)
             ring.advance()
 
 
@@ -258,14 +295,14 @@ def consumer(
     k: Kernel, layout: Layout, args: Arguments, stages: SharedRef, barriers: Barriers,
     epilogue: Epilogue | SplitEpilogue, thread: Reg,
 ) -> None:  # fmt: skip
-    """One warpgroup: multiply its 64 rows of every tile, and write them."""
+    """One warpgroup: multiply its rows of every tile, and write them."""
     config = layout.config
     ring = Ring(k, barriers, producer=False)
     tiles = schedule(k, config, args)
     warpgroup = thread >> 7
     x_base = layout.x.descriptor.at(stages.reg() + warpgroup * (layout.x.nbytes // config.consumers))
     y_base = layout.y.descriptor.at(stages.reg() + layout.x.nbytes)
-    accumulator = k.regs("f32", config.tile_n // 2)
+    accumulator = k.regs("f32", config.row_blocks * config.tile_n // 2)
     one_lane = (thread & 31) == 0
     epilogue.prepare(k, args, thread)
     with k.loop():
@@ -296,10 +333,12 @@ def multiply(layout: Layout, accumulator: RegArray, x: Reg, y: Reg, accumulate: 
     """accumulator (+)= X · Yᵀ over one stage, as one wgmma group. Without `accumulate` the sum starts anew."""
     config = layout.config
     ptx.wgmma.fence()
-    for step in range(config.tile_k // 16):
+    block_bytes = layout.x.nbytes // (config.consumers * config.row_blocks)
+    for step, block in product(range(config.tile_k // 16), range(config.row_blocks)):
+        rows = x + (block * block_bytes >> 4) if block else x
         ptx.wgmma.mma_async(
-            accumulator,
-            layout.x.descriptor.advance(x, step),
+            accumulator[block * config.tile_n // 2 : (block + 1) * config.tile_n // 2],
+            layout.x.descriptor.advance(rows, step),
             layout.y.descriptor.advance(y, step),
             accumulate if step == 0 else 1,
             1,

@@ -114,15 +114,20 @@ class Epilogue:
         self.read_base = staging + row * STAGING_ROW
 
     def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
-        """Add the bias, round, and store what of the tile lies inside the output."""
+        """Add the bias, round if asked to, and store what of the tile lies inside the output."""
         with k.if_(self.output.takes_bias(tile)):
             (self._add_bias_to_rows if self.config.swap else self._add_bias_to_columns)(k, tile, accumulator)
+        assert self.args.out_f32 is not None
         with k.if_(self.args.out_f32 != 0):
             self._write_f32(k, tile, accumulator)
         with k.else_():
-            (self._write_swapped if self.config.swap else self._write_rows)(k, tile, accumulator)
+            self.write_rounded(k, tile, accumulator)
 
-    def _first_row(self) -> Reg:
+    def write_rounded(self, k: Kernel, tile: Tile, values: RegArray) -> None:
+        """Round, and store what of the tile lies inside the output."""
+        (self._write_swapped if self.config.swap else self._write_rows)(k, tile, values)
+
+    def first_row(self) -> Reg:
         """The wgmma row, within the tile, of this thread's first register."""
         return self.warpgroup * 64 + self.warp * 16 + self.quad_row
 
@@ -137,7 +142,7 @@ class Epilogue:
                     ptx.add(accumulator[i], bias, rnd="rn", out=accumulator[i])
 
     def _add_bias_to_rows(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
-        row = tile.weight + self._first_row()
+        row = tile.weight + self.first_row()
         address = self.output.bias_address(tile, row)
         for half in (0, 1):
             bias = self.output.bias_at(address, 8 * half, row + 8 * half < self.output.n)
@@ -148,7 +153,7 @@ class Epilogue:
     def _write_rows(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
         """64 columns at a time: a warp stages 16 rows of 128 bytes and reads them back as four times four rows."""
         first_row = tile.row + self.warpgroup * 64 + self.warp * 16 + self.read_row
-        for block in range(self.config.tile_n // 64):
+        for block in range(self.config.weights // 64):
             part = accumulator[32 * block : 32 * block + 32]
             for step in range(4):
                 r = part[8 * step : 8 * step + 8]
@@ -190,7 +195,7 @@ class Epilogue:
         rows = len(accumulator) // 4
         for half in (0, 1):
             if self.config.swap:
-                column = tile.weight + self._first_row() + 8 * half
+                column = tile.weight + self.first_row() + 8 * half
                 for group in range(rows):
                     for odd in (0, 1):
                         row = tile.row + self.quad_column + (8 * group + odd)
@@ -198,7 +203,7 @@ class Epilogue:
                         value = accumulator[4 * group + 2 * half + odd]
                         ptx.st(self.output.address(row, column, 4), value, space="global", pred=inside)
                 continue
-            row = tile.row + self._first_row() + 8 * half
+            row = tile.row + self.first_row() + 8 * half
             column = tile.weight + self.quad_column
             left = self.output.n.as_type("s32") - column.as_type("s32")
             with k.if_(row < tile.row_end):
@@ -237,47 +242,59 @@ class SplitEpilogue:
 
     def write(self, k: Kernel, tile: Tile, accumulator: RegArray) -> None:
         """Send the parts, add those of this CTA's tokens, then the bias; round and store."""
-        self._send(accumulator)
+        half = len(accumulator) // self.config.row_blocks
+        for block in range(self.config.row_blocks):
+            self._send(
+                accumulator[half * block : half * block + half], self.mine + 4 * 64 * block if block else self.mine
+            )
         ptx.barrier.cluster.arrive()
         ptx.barrier.cluster.wait()
         self._add_and_store(k, tile)
 
-    def _send(self, accumulator: RegArray) -> None:
+    def _send(self, accumulator: RegArray, mine: Reg) -> None:
         for group in range(len(accumulator) // 4):
             token = self.token + 8 * group
             owner = token >> (self.share.bit_length() - 1)
-            place = self.mine + (token & (self.share - 1)) * (4 * self.row)
+            place = mine + (token & (self.share - 1)) * (4 * self.row)
             remote = ptx.mapa(place, owner, type="u32", space="shared::cluster")
             for i, value in enumerate(accumulator[4 * group : 4 * group + 4]):
                 offset = (i % 2) * self.row + 8 * (i // 2)
                 ptx.st(remote.at(4 * offset), value, space="shared::cluster")
 
     def _add_and_store(self, k: Kernel, tile: Tile) -> None:
-        chunks = self.config.tile_m // CHUNK
+        chunks = self.config.weights // CHUNK
         parts = self.parts.reg()
         for item in k.range(self.thread, self.share * chunks, 128 * self.config.consumers):
             token, chunk = item >> (chunks.bit_length() - 1), item & (chunks - 1)
             part = parts + (token * self.row + chunk * CHUNK) * 4
-            sums = k.regs("f32", CHUNK)
-            for rank in range(self.config.split_k):
-                values: list[Reg] = []
-                for half in (0, 4):
-                    offset = 4 * (rank * self.share * self.row + half)
-                    values += ptx.ld(part.at(offset), space="shared::cta", vec="v4", type="f32")
-                for total, value in zip(sums, values, strict=True):
-                    if rank == 0:
-                        ptx.mov(value, out=total)
-                    else:
-                        ptx.add(total, value, rnd="rn", out=total)
+            sums = [self._sums(k, part, block) for block in range(self.config.row_blocks)]
             row = tile.row + self.rank * self.share + token
-            self._store(k, tile, sums, row, tile.weight + chunk * CHUNK)
+            self._finish(k, tile, sums, row, tile.weight + chunk * CHUNK)
 
-    def _store(self, k: Kernel, tile: Tile, sums: RegArray, row: Reg, column: Reg) -> None:
+    def _sums(self, k: Kernel, part: Reg, block: int) -> RegArray:
+        """All ranks' parts of a chunk, added, of a block of the tile's weights."""
+        sums = k.regs("f32", CHUNK)
+        for rank in range(self.config.split_k):
+            values: list[Reg] = []
+            for half in (0, 4):
+                offset = 4 * (rank * self.share * self.row + 64 * block + half)
+                values += ptx.ld(part.at(offset), space="shared::cta", vec="v4", type="f32")
+            for total, value in zip(sums, values, strict=True):
+                if rank == 0:
+                    ptx.mov(value, out=total)
+                else:
+                    ptx.add(total, value, rnd="rn", out=total)
+        return sums
+
+    def _finish(self, k: Kernel, tile: Tile, blocks: list[RegArray], row: Reg, column: Reg) -> None:
+        """Add the bias to a chunk's sums; round if asked to, and store."""
+        (sums,) = blocks
         left = self.output.n.as_type("s32") - column.as_type("s32")
         with k.if_(self.output.takes_bias(tile)):
             address = self.output.bias_address(tile, column)
             for i, total in enumerate(sums):
                 ptx.add(total, self.output.bias_at(address, i, left > i), rnd="rn", out=total)
+        assert self.args.out_f32 is not None
         with k.if_(self.args.out_f32 != 0):
             inside = row < tile.row_end
             with k.if_(inside):
@@ -285,5 +302,9 @@ class SplitEpilogue:
                 for i, total in enumerate(sums):
                     ptx.st(address.at(4 * i), total, space="global", pred=left > i)
         with k.else_():
-            words = tuple(self.output.pack(sums[i], sums[i + 1]) for i in range(0, CHUNK, 2))
-            self.output.store_chunk(k, row, tile.row_end, column, words)
+            self.store_rounded(k, tile, sums, row, column)
+
+    def store_rounded(self, k: Kernel, tile: Tile, values: RegArray, row: Reg, column: Reg) -> None:
+        """Round a chunk, and store it."""
+        words = tuple(self.output.pack(values[i], values[i + 1]) for i in range(0, CHUNK, 2))
+        self.output.store_chunk(k, row, tile.row_end, column, words)

@@ -21,6 +21,8 @@ L2_BYTES_PER_CYCLE = 60.0  # that one SM gets while all of them load
 MACS_PER_CYCLE = 3300  # 16-bit, one SM, as sustained on random data; 4096 at the peak
 TILE_OVERHEAD_CYCLES = 1200.0  # fill the ring, drain it, start the epilogue
 LAUNCH_CYCLES = 3000.0
+STORED_PER_CYCLE = 16  # elements of the output, by one SM
+ACTIVATED_PER_CYCLE = 5.3  # the same with SwiGLU: an exponential and a reciprocal at 16 a cycle, then the store
 SPLIT_CYCLES = 2000.0  # exchange parts in a cluster: signals, and per element
 SPLIT_CYCLES_PER_ELEMENT = 0.3
 OVERLAP = 0.85  # how much of the shorter of computing and streaming hides behind the longer
@@ -33,6 +35,11 @@ SHAPES = (
     (True, 64, 1, 2, 3), (True, 64, 2, 1, 7), (True, 64, 4, 2, 3),
     (True, 128, 2, 1, 4),
 )  # fmt: skip
+SWIGLU_SHAPES = (
+    (False, 256, 1, 1, 4), (False, 128, 1, 1, 6),
+    (True, 16, 1, 2, 5), (True, 16, 4, 2, 5),
+    (True, 64, 1, 2, 4), (True, 64, 4, 2, 3),
+)  # fmt: skip
 RAGGED_K_SHAPES = ((256, 4), (128, 6))  # (tile_n, stages)
 DTYPES = ("bf16", "f16")
 
@@ -43,6 +50,7 @@ class GemmProblem:
 
     token_major, weight_major: "k" if the operand is contiguous along K, "mn" if along its rows.
     ragged_k: the groups divide k, not m, and each is a product of m × n; both operands are "mn".
+    swiglu: the output is silu(gate) · up, m × n, of as many gates as ups: 2 n weights.
     """
 
     m: int
@@ -53,6 +61,7 @@ class GemmProblem:
     weight_major: Layout
     groups: int = 0
     ragged_k: bool = False
+    swiglu: bool = False
 
 
 def configs() -> tuple[GemmConfig, ...]:
@@ -64,21 +73,25 @@ def configs() -> tuple[GemmConfig, ...]:
         for token_major in majors
         for weight_major in majors
         for grouped in (False, True)
-        for config in _variants(dtype, token_major, weight_major, grouped)
+        for swiglu in (False, True)
+        for config in _variants(dtype, token_major, weight_major, grouped, swiglu)
     ) + tuple(config for dtype in DTYPES for config in _ragged_k(dtype))
 
 
-def _variants(dtype: str, token_major: Layout, weight_major: Layout, grouped: bool) -> Iterator[GemmConfig]:
+def _variants(
+    dtype: str, token_major: Layout, weight_major: Layout, grouped: bool, swiglu: bool
+) -> Iterator[GemmConfig]:
     """The configs for one kind of operands.
 
     Tokens that are contiguous along M fit neither a swapped tile, which may be narrower than a swizzled row, nor
     groups, which start anywhere: a tensor copy must start at a multiple of 16 bytes along the contiguous dimension.
+    With swiglu, where tokens are activations in rows, no config is made for them.
     """
-    for swap, tile_n, split, blocks, stages in SHAPES:
-        if (grouped and split > 1) or ((swap or grouped) and token_major == "mn"):
+    for swap, tile_n, split, blocks, stages in SWIGLU_SHAPES if swiglu else SHAPES:
+        if (grouped and split > 1) or ((swap or grouped or swiglu) and token_major == "mn"):
             continue
         x, y = (weight_major, token_major) if swap else (token_major, weight_major)
-        yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split, blocks)  # type: ignore[arg-type]
+        yield GemmConfig(dtype, x, y, 128, tile_n, stages, swap, grouped, split, blocks, swiglu=swiglu)  # type: ignore[arg-type]
 
 
 def _ragged_k(dtype: str) -> Iterator[GemmConfig]:
@@ -91,7 +104,8 @@ def candidates(problem: GemmProblem) -> tuple[GemmConfig, ...]:
     """Every config that can compute a problem."""
     if problem.ragged_k:
         return tuple(_ragged_k(problem.dtype))
-    return tuple(_variants(problem.dtype, problem.token_major, problem.weight_major, problem.groups > 0))
+    kind = problem.dtype, problem.token_major, problem.weight_major, problem.groups > 0, problem.swiglu
+    return tuple(_variants(*kind))
 
 
 @lru_cache(maxsize=4096)
@@ -122,7 +136,8 @@ def memory_bytes(problem: GemmProblem) -> int:
     m, n, k = problem.m, problem.n, problem.k
     if problem.ragged_k:
         return 2 * (problem.groups * m * n + k * (m + n))
-    return 2 * (min(max(problem.groups, 1), m) * n * k + m * (k + n))
+    weights = 2 * n if problem.swiglu else n
+    return 2 * (min(max(problem.groups, 1), m) * weights * k + m * (k + n))
 
 
 def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
@@ -131,7 +146,7 @@ def cost(problem: GemmProblem, config: GemmConfig, sms: int = SMS) -> float:
     k_blocks = blocks_along_k(problem, config)
     stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * 2
     per_block = max(config.tile_m * config.tile_n * config.tile_k / MACS_PER_CYCLE, stage_bytes / L2_BYTES_PER_CYCLE)
-    epilogue = config.tile_m * config.tile_n / 16
+    epilogue = config.tokens * config.weights / (ACTIVATED_PER_CYCLE if config.swiglu else STORED_PER_CYCLE)
     units = tiles * config.split_k
     waves = units / sms if problem.groups and units > sms else -(-units // sms)
     overhead = TILE_OVERHEAD_CYCLES / config.blocks_per_sm
