@@ -39,14 +39,17 @@ class SimulatedLauncher:
     seed, policy: of the order in which warps and asynchronous operations take place (`dsl.sim.POLICIES`).
     multiprocessors: how many the kernels are told of; few make persistent kernels take several tiles per CTA.
     limit: warp instructions of a launch after which it is taken to be endless.
+    resident: clusters that run at once; 0: a number that the seed draws.
+    interleave: whether lanes of a warp that have diverged take turns.
     timeline, lints: to which launches are added.
     """
 
     def __init__(
         self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000,
-        timeline: Timeline | None = None, lints: Lints | None = None,
+        timeline: Timeline | None = None, lints: Lints | None = None, resident: int = 0, interleave: bool = False,
     ):  # fmt: skip
         self.timeline, self.lints = timeline, lints
+        self.resident, self.interleave = resident, interleave
         self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
         self.executed = 0  # warp instructions so far
         self.launches: Counter[str] = Counter()  # of each kernel
@@ -86,7 +89,8 @@ class SimulatedKernel:
         launcher.launches[self.name] += 1
         launcher.executed += run(
             self.program, grid, params, maps, storages(tensors), fresh=[extent(tensor) for tensor in fresh],
-            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, timeline=launcher.timeline,
+            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, resident=launcher.resident,
+            multiprocessors=launcher.multiprocessors, interleave=launcher.interleave, timeline=launcher.timeline,
             lints=launcher.lints,
         )  # fmt: skip
 
@@ -197,17 +201,23 @@ def simulate(
     policy: str = "lazy",
     multiprocessors: int = 4,
     limit: int = 200_000_000,
+    resident: int = 0,
+    interleave: bool = False,
     trace: str | Path | None = None,
     lint: bool | Lints = False,
 ) -> Iterator[SimulatedLauncher]:
     """Inside the block the ops run their Hopper kernels on CPU tensors of bf16 and fp16, in this process only.
 
     Args:
-        seed: of the "random" policy's orders, and of the order of CTAs.
+        seed: of the "random" policy's orders, of the number of clusters that run at once, and of lanes that interleave.
         policy: when asynchronous copies and wgmma take place: "lazy" (as late as possible), "eager" (at once),
             "reverse" (late, and the last one first), or "random".
-        multiprocessors: how many the ops plan for.
+        multiprocessors: how many the ops plan for, and whose room bounds how many clusters run at once.
         limit: warp instructions of one launch after which it is taken to be endless.
+        resident: clusters that run at once, instead of a number that the seed draws, from one to as many as there is
+            room for.
+        interleave: whether lanes of a warp that have diverged take turns at random, as they may since Volta. Otherwise
+            the ones furthest behind go on, until all are together again.
         trace: a file for a timeline of the launches, which Perfetto and Chrome show; written when the block ends.
         lint: whether bank conflicts and sectors of accesses are counted, in the launcher's `lints`; or where to add
             them.
@@ -217,7 +227,8 @@ def simulate(
     timeline = None if trace is None else Timeline()
     lints = lint if isinstance(lint, Lints) else Lints() if lint else None
     try:
-        with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit, timeline, lints)) as launcher:
+        machine = SimulatedLauncher(seed, policy, multiprocessors, limit, timeline, lints, resident, interleave)
+        with launch.use_launcher(machine) as launcher:
             assert isinstance(launcher, SimulatedLauncher)
             yield launcher
     finally:
