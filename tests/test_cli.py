@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyptx_ops
-from pyptx_ops import doctor
+from pyptx_ops import doctor, settings
 from pyptx_ops.__main__ import main
 from pyptx_ops.kernels.hopper.families import FAMILIES
 from pyptx_ops.manifest import KernelRecord, Manifest
@@ -124,13 +124,25 @@ def test_every_kernel_is_counted_once():
             assert len(kinds) == 1, config.name
 
 
+def test_doctor_on_a_whole_build():
+    manifest = Manifest.load(settings.artifacts_directory() / "sm_90a")
+    assert sum(len(family.configs) for family in FAMILIES) == len(manifest.kernels)
+    for kind in doctor.KERNELS.values():
+        path, why = doctor._kernel_path(manifest, kind, "why")
+        assert path == "kernel" and re.fullmatch(rf"why; \d+ {kind}_\* to choose from", why)
+
+
 def test_doctor_counts_the_kernels_of_an_op():
     fields = {"family": "gemm", "arch": "sm_90a", "config": {}, "entry": "e", "params": (), "block": (1, 1, 1)}
     fields |= {"cluster": (1, 1, 1), "shared_memory": 0, "pdl": False, "ptx": "e.ptx", "ptx_sha256": ""}
     names = ("gemm_f16_a", "grouped_gemm_bf16_a", "grouped_gemm_f16_b")
     manifest = Manifest("sm_90a", None, tuple(KernelRecord(name, **fields) for name in names))
-    assert doctor._kernel_path(manifest, "gemm", "why") == ("kernel", "why; 1 gemm_* to choose from")
-    assert doctor._kernel_path(manifest, "grouped_gemm", "why") == ("kernel", "why; 2 grouped_gemm_* to choose from")
+    path, why = doctor._kernel_path(manifest, "gemm", "why")
+    assert path == "kernel" and re.fullmatch(
+        r"why; 1 gemm_\* to choose from, but \d\d more were not built: .* build", why
+    )
+    path, why = doctor._kernel_path(manifest, "grouped_gemm", "why")
+    assert path == "kernel" and why.startswith("why; 2 grouped_gemm_* to choose from, but ")
     assert "3 kernels (3 gemm) as 0 cubins, the rest PTX" in doctor._built(manifest)
 
 
