@@ -186,11 +186,31 @@ def test_demo(demo, tmp_path, capsys):
         runs = {(row["run"], row["implementation"]): row for row in model["rows"]}
         for run in ("prefill, eager", "prefill, compiled", "decode, eager"):
             for implementation in (demo.LIBRARY, demo.OURS):
+                if "compiled" in run and implementation == demo.LIBRARY and torch.__version__.startswith("2.9."):
+                    assert any("does not compile it" in note for note in model["notes"])
+                    continue
                 row = runs[run, implementation]
                 assert row["ms"] > 0 and 0 < row["median_error"] <= row["worst_error"]
         assert ("prefill, eager", demo.LOOP) in runs
         assert model["ops"]["grouped_gemm"] == 2 and model["ops"]["silu_and_mul"] == 1
         assert model["ops"]["rms_norm"] == model["patched"]["rms_norm"]
+
+
+def test_demo_where_the_library_does_not_compile(demo, monkeypatch, capsys):
+    """Ours is then judged by the library's errors in eager mode."""
+
+    def refuses(*args, **kwargs):
+        raise torch._dynamo.exc.Unsupported("a reason\nand more")
+
+    def compiled(model, **options):
+        return refuses if model.config._experts_implementation == "grouped_mm" else model
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    assert main(["demo", "--size", "small", "--device", "cpu", "--models", "mixtral"]) == 0
+    text = capsys.readouterr().out
+    assert f"note: {demo.LIBRARY}: torch {torch.__version__} does not compile it: a reason\n" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("prefill, compiled")]
+    assert demo.OURS in line
 
 
 @pytest.mark.parametrize("op", ["grouped_gemm", "silu_and_mul", "rms_norm"])
@@ -246,6 +266,13 @@ def test_rule_errors(runs, result, ours, agrees):
     runs._judge_errors(result, "run", {runs.LIBRARY: (0.01, 0.02), runs.OURS: (0.01 * ours, 0.02)})
     runs._judge_errors(result, "run", {runs.LIBRARY: (0.01, 0.02), runs.OURS: (0.01, 0.02 * ours)})
     assert len(result.complaints) == (0 if agrees else 2)
+
+
+@pytest.mark.parametrize(("ours", "agrees"), [(1.4, True), (1.6, False), (float("nan"), False)])
+def test_rule_errors_where_the_library_takes_no_part(runs, result, ours, agrees):
+    result.pinned[runs.LIBRARY] = (0.01, 0.02)
+    runs._judge_errors(result, "run", {runs.OURS: (0.01 * ours, None)})
+    assert len(result.complaints) == (0 if agrees else 1)
 
 
 def test_rule_tokens(runs, result):
