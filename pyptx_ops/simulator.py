@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from . import launch
-from .dsl import Kernel
+from .dsl import Kernel, TextKernel
 from .dsl.ir import Function, Instruction
 from .dsl.sim import Lints, Program, Timeline, load, map_words, run
 from .dsl.types import Param
@@ -67,7 +67,7 @@ class SimulatedLauncher:
 class SimulatedKernel:
     """A traced kernel on a simulated device."""
 
-    def __init__(self, launcher: SimulatedLauncher, kernel: Kernel):
+    def __init__(self, launcher: SimulatedLauncher, kernel: Kernel | TextKernel):
         self.launcher = launcher
         self.params = kernel.params
         self.name = kernel.entry
@@ -102,9 +102,12 @@ class SimulatedKernel:
 
 
 def launch_kernel(
-    kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float, fresh: Iterable[torch.Tensor] = ()
-) -> None:
-    """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
+    kernel: Kernel | TextKernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float,
+    fresh: Iterable[torch.Tensor] = (),
+) -> None:  # fmt: skip
+    """Runs a traced kernel, or one that is given as text, on CPU tensors, which are all that it may touch.
+
+    Inside `simulate` it runs under its schedule.
 
     args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
     fresh: contiguous tensors, or slices of them, that hold nothing yet; reading them before writing them is reported.
@@ -145,7 +148,7 @@ def traced(name: str) -> Kernel:
 
 
 @cache
-def program_of(kernel: Kernel) -> Program:
+def program_of(kernel: Kernel | TextKernel) -> Program:
     """A traced kernel, loaded; reports name its Python lines."""
     (function,) = (s for s in kernel.module().statements if isinstance(s, Function))
     instructions = [s for s in function.body.body if isinstance(s, Instruction)]

@@ -5,11 +5,16 @@ is too. Any other operand (an odd pitch, a misaligned view, two strides, overlap
 contiguous along M) is copied first, into rows along K that are padded to 16 bytes: one more pass over it, never a wrong
 answer. Where groups divide K it is the other way round: operands that are contiguous along K are copied too, into rows
 along M or N.
+
+Kernels count rows, columns, K and groups in 32 bits, with a sign where a tensor copy takes them. A larger `gemm` goes
+in parts, and so do more pairs of matrices; other larger groups the op refuses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +25,15 @@ from ..kernels.configs import GemmConfig, Layout
 from ..kernels.hopper.tuning.gemm import GemmProblem, grid, select
 from . import bound, multiprocessors, route
 
-__all__ = ["Plan", "batched_gemm", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "plan_of"]
+__all__ = ["MOST", "Plan", "batched_gemm", "gemm", "grouped_gemm", "grouped_gemm_ragged_k", "plan_of"]
 
 ALIGNMENT = 16  # bytes, of a tensor map's address and pitches
 ELEMENT_BYTES = 2
 CHUNK = ALIGNMENT // ELEMENT_BYTES
 WINDOW = 64  # rows of K that a tensor map shows at once where groups divide K: tile_k of those kernels
 MAX_PLANS = 4096
+MOST = 2**31 - 1  # of a size: the coordinates of a tensor copy are s32
+PART = 2**24  # of a size that is larger
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -62,8 +69,25 @@ def gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | Non
         return out
     if b.shape[0] == 0:
         return out.zero_() if bias is None else out.copy_(bias.expand_as(out))
-    _run("gemm", (a, b, bias, out_dtype), out, a, b, bias, None)
+    if max(a.numel() // b.shape[0], *b.shape) > MOST:
+        _gemm_in_parts(_rows(a), b, bias, out.view(-1, b.shape[1]))
+    else:
+        _run("gemm", (a, b, bias, out_dtype), out, a, b, bias, None)
     return out
+
+
+def _gemm_in_parts(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """For sizes that no kernel takes: sums of fp32 products over parts of K, for parts of the rows and columns."""
+    for rows in _parts(a.shape[0]):
+        for columns in _parts(b.shape[1]):
+            total = torch.zeros((), dtype=torch.float32, device=a.device)
+            for depth in _parts(b.shape[0]):
+                total = total + gemm(a[rows, depth], b[depth, columns], None, torch.float32)
+            out[rows, columns] = total if bias is None else total + bias[columns]
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(start, start + PART) for start in range(0, size, PART))
 
 
 def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
@@ -83,6 +107,11 @@ def grouped_gemm(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dt
 def batched_gemm(a: Tensor, b: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
     """a (G, M, K) times b (G, K, N), + bias (G, N): groups of M rows; contiguous (G, M, N)."""
     (groups, m, k), n = a.shape, b.shape[2]
+    if groups * m > MOST:  # more rows than `offs` counts
+        per_launch = MOST // m
+        biases = repeat(None) if bias is None else bias.split(per_launch)
+        parts = zip(a.split(per_launch), b.split(per_launch), biases)
+        return torch.cat([batched_gemm(*part, out_dtype) for part in parts])
     out = a.new_empty((groups, m, n), dtype=out_dtype)
     if out.numel() == 0:
         return out

@@ -7,6 +7,7 @@ neither fp32 nor of the dtype of x, or strided. Rows at odd addresses take a ker
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +19,11 @@ from ..kernels.hopper.tuning.norm import NormProblem, grid, select
 from . import bound, route
 from .rows import ALIGNMENT, Rows, merge_rows, reciprocal
 
-__all__ = ["Plan", "fused_add_rms_norm", "fused_add_rms_norm_", "plan_of", "rms_norm"]
+__all__ = ["Plan", "fused_add_rms_norm", "fused_add_rms_norm_", "plan_of", "rms_norm", "takes"]
 
 MAX_PLANS = 4096
+MOST = 2**31 - 1  # elements of a row: kernels count them in 32 bits
+F32_MAX = 2.0**128 - 2.0**104
 
 _DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -35,6 +38,11 @@ class Plan(NamedTuple):
 
 
 _plans: dict[tuple[Any, ...], Plan | None] = {}
+
+
+def takes(x: Tensor) -> bool:
+    """Whether kernels count so many elements in a row; longer ones take the reference path."""
+    return x.shape[-1] <= MOST
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, cast_before_weight: bool) -> Tensor:
@@ -97,7 +105,7 @@ def _run(
         _run_on_copies(x, y, residual, total, weight, eps, weight_offset, cast_before_weight)
         return
     addresses = [0 if operand is None else operand for operand in operands]
-    values = (*addresses, eps, weight_offset, cast_before_weight, *plan.tail)
+    values = (*addresses, _narrow(eps), _narrow(weight_offset), cast_before_weight, *plan.tail)
     outputs: tuple[Tensor, ...]
     if total is None:
         op, outputs = "rms_norm", (y,)
@@ -123,6 +131,11 @@ def _run_on_copies(
     _run(x_copy, x_copy, residual_copy, residual_copy, weight, *options)
     x.copy_(x_copy)
     residual.copy_(residual_copy)
+
+
+def _narrow(value: float) -> float:
+    """What adding it to fp32 adds: past the largest, infinity."""
+    return math.copysign(math.inf, value) if abs(value) > F32_MAX else value
 
 
 def _plain_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -57,7 +57,7 @@ def run(
     check("fused_add_rms_norm", x, residual, weight, eps, weight_offset)
     if residual.shape != x.shape:
         bad_shape("fused_add_rms_norm", "residual", residual, f"{tuple(x.shape)} like x")
-    if dispatch.runs_kernels(x):
+    if dispatch.runs_kernels(x) and kernels.takes(x):
         return kernels.fused_add_rms_norm(x, residual, weight, eps, weight_offset, cast_before_weight)
     return reference(x, residual, weight, eps, weight_offset, cast_before_weight)
 
@@ -153,7 +153,7 @@ def run_inplace(
     if residual.shape != x.shape:
         bad_shape("fused_add_rms_norm_", "residual", residual, f"{tuple(x.shape)} like x")
     _check_overlap(x, residual, weight)
-    if dispatch.runs_kernels(x):
+    if dispatch.runs_kernels(x) and kernels.takes(x):
         kernels.fused_add_rms_norm_(x, residual, weight, eps, weight_offset, cast_before_weight)
         return
     y, total = reference(x, residual, weight, eps, weight_offset, cast_before_weight)

@@ -130,53 +130,25 @@ def run(
         bad_shape("grouped_gemm", "b", b, f"(K, N) with K = {a.shape[1]} as in a")
     if not dispatch.runs_kernels(a):
         return reference(a, b, offs, bias, out_dtype=out_dtype)
+    _check_sizes(a, b, offs)
     if form == BATCH:
         return kernels.batched_gemm(a, b, bias, out_dtype)
     assert offs is not None  # checked
     if form == COLUMNS:  # the rows of the transposed product; the result is turned round, which is one more pass
         return packed(kernels.grouped_gemm(b.t(), a.transpose(1, 2), offs, bias, out_dtype).t(), out_dtype or a.dtype)
     if form == DEPTH:
-        if a.is_cuda:
-            return _groups_along_k(a, b, offs, bias, out_dtype)
         return kernels.grouped_gemm_ragged_k(a, b, offs, bias, out_dtype)
     return kernels.grouped_gemm(a, b, offs, bias, out_dtype)
 
 
-def _groups_along_k(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
-    """On a GPU, by torch's grouped product where it takes the operands, else by the reference.
-
-    Our own kernels for this form run on the simulator only: one test of their first version ended in an error of an
-    H200, and the version that should not is still to be run on a GPU (docs/performance.md).
-    """
-    plain = bias is None and out_dtype in (None, a.dtype)
-    if not (plain and _torch_takes(a, b, offs)):
-        return reference(a, b, offs, bias, out_dtype=out_dtype)
-    ends = offs.clamp(0, a.shape[1]).cummax(0).values.to(torch.int32)
-    product = torch._grouped_mm(_aligned(a.t()).t(), _aligned(b), offs=ends)
-    # torch leaves the matrix of an empty group unwritten on some devices.
-    sizes = torch.diff(ends, prepend=ends.new_zeros(1))
-    return product.where((sizes > 0).view(-1, 1, 1), 0)
-
-
-def _torch_takes(a: Tensor, b: Tensor, offs: Tensor) -> bool:
-    """Whether torch's own grouped product has a kernel for these: bf16 on Hopper, widths in units of 16 bytes."""
-    return (
-        a.dtype is torch.bfloat16
-        and torch.cuda.get_device_capability(a.device) == (9, 0)
-        and offs.shape[0] < 1024
-        and a.numel() > 0
-        and b.numel() > 0
-        and a.shape[0] % 8 == 0
-        and b.shape[1] % 8 == 0
-    )
-
-
-def _aligned(rows: Tensor) -> Tensor:
-    """These rows at addresses that are multiples of 16 bytes: as they lie, or copied."""
-    pitch, step = rows.stride()
-    if step == 1 and pitch >= rows.shape[1] and pitch % 8 == 0 and rows.data_ptr() % 16 == 0:
-        return rows
-    return rows.clone(memory_format=torch.contiguous_format)
+def _check_sizes(a: Tensor, b: Tensor, offs: Tensor | None) -> None:
+    """What kernels count in 32 bits: each dimension, and the rows of all results where each group has its own."""
+    for name, tensor in (("a", a), ("b", b), ("offs", offs)):
+        if tensor is not None and max(tensor.shape) > kernels.MOST:
+            bad_shape("grouped_gemm", name, tensor, f"sizes of at most {kernels.MOST}")
+    if offs is not None and _form(a, b) == DEPTH and offs.shape[0] * a.shape[0] > kernels.MOST:
+        groups = offs.shape[0]
+        bad_shape("grouped_gemm", "a", a, f"(M, K) with G * M of at most {kernels.MOST}, where G = {groups}")
 
 
 def fake(
@@ -251,7 +223,9 @@ def _batch_backward(a: Tensor, b: Tensor, offs: None, dy: Tensor, *needs: bool) 
     needs_a, needs_b, needs_bias = needs
     da = _op(dy, b.transpose(1, 2)) if needs_a else None
     db = None
-    if needs_b:
+    if needs_b and a.shape[0] * a.shape[1] > kernels.MOST:  # more rows than int32 ends count
+        db = _op(a.transpose(1, 2), dy)
+    elif needs_b:
         ends = torch.arange(1, a.shape[0] + 1, dtype=torch.int32, device=a.device) * a.shape[1]
         db = _op(a.flatten(0, 1).t(), dy.flatten(0, 1), ends) if a.shape[0] else torch.zeros_like(b)
     return da, db, dy.sum(1, dtype=accumulator(a.dtype)).to(a.dtype) if needs_bias else None
@@ -316,7 +290,8 @@ def grouped_gemm(
     Raises:
         TypeError: a dtype that is not taken, or dtypes that differ.
         ValueError: ranks, shapes or devices that do not match; no offs; on a CPU also an offs that is negative,
-            decreasing or past the last row.
+            decreasing or past the last row; where kernels run also a size past 2**31 - 1, or with groups along K as
+            many rows of the result.
     """
     if out_dtype is None:  # a default that is not passed costs nothing
         return _op(a, b, offs, bias)

@@ -72,7 +72,7 @@ def run(
     x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0, cast_before_weight: bool = True
 ) -> Tensor:
     check("rms_norm", x, weight, eps, weight_offset)
-    if dispatch.runs_kernels(x):
+    if dispatch.runs_kernels(x) and kernels.takes(x):
         return kernels.rms_norm(x, weight, eps, weight_offset, cast_before_weight)
     return reference(x, weight, eps, weight_offset, cast_before_weight)
 

@@ -333,8 +333,10 @@ def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
             fits = isinstance(got, Pair)
         elif wanted.count:
             fits = isinstance(got, Vector) and len(got.elements) == wanted.count
+        elif isinstance(got, Vector):
+            fits = len(got.elements) == 1 and wanted.may_be_braced
         else:
-            fits = not isinstance(got, (Vector, Pair, Address, TensorCoordinates))
+            fits = not isinstance(got, (Pair, Address, TensorCoordinates))
         if not fits:
             return False
     return True
