@@ -28,7 +28,15 @@ from benchmarks.harness import OURS, Workload
 from benchmarks.products import offs_of, operand
 from benchmarks.timing import Call
 from pyptx_ops.tables import table
-from pyptx_ops.trials.bounds import fused_excess, grouped_excess, norm_excess, product_excess, silu_excess
+from pyptx_ops.trials.bounds import (
+    fused_excess,
+    grouped_excess,
+    norm_excess,
+    product_excess,
+    ragged_k_excess,
+    silu_excess,
+    silu_gradients_excess,
+)
 
 SECONDS = 20.0
 SIZE = 64
@@ -81,8 +89,11 @@ def _batch_us(timed: Timed, batch: int) -> float:
     return us
 
 
-def matrix_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[], float]]]:
-    """(op, peer's name, ours, the peer's, error over bound)."""
+Calls = Iterator[tuple[str, str, Call, Call, Callable[[], float]]]
+"""(op, peer's name, ours, the peer's, error over bound) of each."""
+
+
+def matrix_calls(grad: bool) -> Calls:
     a, w = operand(SIZE, SIZE).requires_grad_(grad), operand(SIZE, SIZE, "T")
     yield (
         "gemm", "torch.mm",
@@ -96,9 +107,15 @@ def matrix_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[]
         lambda: pyptx_ops.grouped_gemm(a, b, offs), lambda: torch._grouped_mm(a, b, offs=offs),
         lambda: grouped_excess(pyptx_ops.grouped_gemm(a, b, offs).detach(), a.detach(), b, offs),
     )  # fmt: skip
+    dy = operand(SIZE, SIZE)
+    yield (
+        "grouped_gemm along K", "torch._grouped_mm",
+        lambda: pyptx_ops.grouped_gemm(a.t(), dy, offs), lambda: torch._grouped_mm(a.t(), dy, offs=offs),
+        lambda: ragged_k_excess(pyptx_ops.grouped_gemm(a.t(), dy, offs).detach(), a.detach().t(), dy, offs),
+    )  # fmt: skip
 
 
-def row_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[], float]]]:
+def row_calls(grad: bool) -> Calls:
     x, residual, weight = operand(SIZE, SIZE).requires_grad_(grad), operand(SIZE, SIZE), operand(1, SIZE)[0]
     packed = operand(SIZE, 2 * SIZE).requires_grad_(grad)
     values = x.detach()
@@ -135,6 +152,49 @@ def row_calls(grad: bool) -> Iterator[tuple[str, str, Call, Call, Callable[[], f
     )  # fmt: skip
 
 
+def inplace_calls(grad: bool) -> Calls:
+    """Of what takes no part in autograd."""
+    if grad:
+        return
+    x, residual, weight = operand(SIZE, SIZE), operand(SIZE, SIZE), operand(1, SIZE)[0]
+
+    def add_norm_() -> None:
+        residual.add_(x)
+        x.copy_(F.rms_norm(residual, (SIZE,), weight, EPS))
+
+    def excess() -> float:
+        before = x.clone(), residual.clone()
+        pyptx_ops.fused_add_rms_norm_(x, residual, weight, EPS)
+        return fused_excess((x, residual), *before, weight, EPS)
+
+    yield (
+        "fused_add_rms_norm_", "add_, F.rms_norm, copy_",
+        lambda: pyptx_ops.fused_add_rms_norm_(x, residual, weight, EPS), add_norm_, excess,
+    )  # fmt: skip
+
+
+def gradient_calls(grad: bool) -> Calls:
+    """Of what autograd calls: no input of theirs requires grad unless they are to be differentiated again."""
+    if grad:
+        return
+    ops, packed, dy = torch.ops.pyptx, operand(SIZE, 2 * SIZE), operand(SIZE, SIZE)
+    gate, up = packed.chunk(2, -1)
+
+    def parts() -> tuple[Tensor, Tensor]:
+        return torch.ops.aten.silu_backward(dy * up, gate), F.silu(gate) * dy
+
+    yield (
+        "silu_and_mul_bwd", "silu_backward, silu, 2 mul, cat",
+        lambda: ops.silu_and_mul_bwd(dy, packed), lambda: torch.cat(parts(), -1),
+        lambda: silu_gradients_excess(*ops.silu_and_mul_bwd(dy, packed).chunk(2, -1), dy, gate, up),
+    )  # fmt: skip
+    yield (
+        "swiglu_bwd", "silu_backward, silu, 2 mul",
+        lambda: ops.swiglu_bwd(dy, gate, up), parts,
+        lambda: silu_gradients_excess(*ops.swiglu_bwd(dy, gate, up), dy, gate, up),
+    )  # fmt: skip
+
+
 def yardsticks() -> Iterator[Workload]:
     """What the host takes for less: an allocation, and a Python op that does nothing."""
     library = torch.library.Library("pyptx_overhead", "DEF")
@@ -150,7 +210,7 @@ def yardsticks() -> Iterator[Workload]:
 def workloads(mode: str) -> Iterator[Workload]:
     """mode: "plain" (grad mode on, nothing requires grad), "no_grad" or "requires_grad" (one input does)."""
     grad = mode == "requires_grad"
-    for calls in (matrix_calls(grad), row_calls(grad)):
+    for calls in (matrix_calls(grad), row_calls(grad), inplace_calls(grad), gradient_calls(grad)):
         for op, peer, ours, theirs, excess in calls:
             yield Workload(f"{op} {mode}", ours, {peer: theirs}, excess, 1.0, "calls/us", 0, {"op": op, "mode": mode})
 

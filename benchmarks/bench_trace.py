@@ -1,16 +1,22 @@
 """How many instructions a second one core traces, and prints: it should not depend on how many there are.
 
-python -m benchmarks.bench_trace, or pytest benchmarks/bench_trace.py --benchmark-enable
+python -m benchmarks.bench_trace [--out DIR], which appends a record, or
+pytest benchmarks/bench_trace.py --benchmark-enable
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks import records
 from pyptx_ops.dsl import Kernel, ptx, special
 from pyptx_ops.tables import table
 
@@ -54,18 +60,34 @@ def test_print(benchmark: BenchmarkFixture, size: int) -> None:
         benchmark.extra_info["instructions_per_second"] = len(kernel) / benchmark.stats.stats.min
 
 
-def main() -> int:
-    rows = []
-    for size in SIZES:
-        best = [float("inf")] * 2
-        for _ in range(ROUNDS):
-            began = time.process_time()
-            kernel = trace(size)
-            traced = time.process_time()
-            kernel.ptx()
-            best = [min(best[0], traced - began), min(best[1], time.process_time() - traced)]
-        rows.append([str(len(kernel)), *(f"{len(kernel) / seconds:.0f}" for seconds in best)])
-    print(table(("instructions", "traced per second", "printed per second"), rows))
+def measured(size: int, rounds: int) -> dict[str, Any]:
+    """Instructions per second of processor time, the best of several rounds."""
+    tracing = printing = float("inf")
+    for _ in range(rounds):
+        began = time.process_time()
+        kernel = trace(size)
+        traced = time.process_time()
+        kernel.ptx()
+        tracing, printing = min(tracing, traced - began), min(printing, time.process_time() - traced)
+    instructions = len(kernel)
+    rates = {"trace": tracing, "print": printing}
+    return {
+        "case": f"{size} instructions", "instructions": instructions,
+        **{what: round(instructions / seconds) for what, seconds in rates.items()},
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_trace", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=records.RESULTS, metavar="DIR", help="for the record (%(default)s)")
+    given = parser.parse_args(arguments)
+    rows = [measured(size, ROUNDS) for size in SIZES]
+    keys = ("instructions", "trace", "print")
+    print(
+        table(("instructions", "traced per second", "printed per second"), [[row[key] for key in keys] for row in rows])
+    )
+    run = records.Run("trace", records.environment(), {"rounds": ROUNDS, "cores": 1}, rows)
+    print(f"record: {records.append(run, given.out)}")
     return 0
 
 

@@ -6,5 +6,7 @@
     pipelined_gemm   a ring of stages between a producer warp and a consumer warpgroup
     persistent_gemm  two consumers, register budgets and a persistent grid, from the parts that the ops are made of
 
+Beside the ladder: edit_triton changes one instruction of a kernel that Triton compiled.
+
 On an H100 or H200 an example runs and is compared with torch. Elsewhere it shows its PTX and what ptxas makes of it.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pyptx_ops.dsl import Kernel
+from pyptx_ops.dsl import Kernel, TextKernel
 from pyptx_ops.launch import default_launcher, param_spec
 from pyptx_ops.ptxas import Report, assemble, find_ptxas
 
@@ -24,7 +24,7 @@ def on_hopper() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
-def compile_ptx(kernel: Kernel) -> tuple[bytes, Report | None]:
+def compile_ptx(kernel: Kernel | TextKernel) -> tuple[bytes, Report | None]:
     """(cubin, what ptxas says of it), or (PTX, None) where there is no ptxas: the driver compiles it then."""
     ptxas = find_ptxas()
     if ptxas is None:
@@ -35,7 +35,7 @@ def compile_ptx(kernel: Kernel) -> tuple[bytes, Report | None]:
         return cubin.read_bytes(), report
 
 
-def load(kernel: Kernel) -> Run:
+def load(kernel: Kernel | TextKernel) -> Run:
     """Compile and load a kernel: `run(grid, *args)` launches it on torch's current device and stream.
 
     grid: CTAs along x, y and z.  args: one per parameter, tensors for pointers and tensor maps.

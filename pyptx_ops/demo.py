@@ -240,7 +240,7 @@ def _cells(result: Result) -> list[list[object]]:
             row.run,
             row.implementation,
             f"{row.ms:.3f}",
-            f"{base[row.run] / row.ms:.2f}",
+            f"{base[row.run] / row.ms:.2f}" if row.run in base else None,
             f"{row.median_error:.2e}",
             f"{row.worst_error:.2e}",
             row.moved,

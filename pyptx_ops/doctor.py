@@ -6,18 +6,20 @@ It works with anything missing: what cannot be told is reported as such, and the
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import platform
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyptx_ops
 from pyptx_ops import settings
+from pyptx_ops.build import FAMILIES
 from pyptx_ops.launch import CudaLauncher
 from pyptx_ops.manifest import Manifest, ManifestError
 from pyptx_ops.ptxas import SEARCH_ORDER, find_ptxas
@@ -113,7 +115,7 @@ def _launcher() -> Rows:
     extension = importlib.util.find_spec("pyptx_ops._launch")
     if extension is None:
         return [("extension", "not built: python setup.py build_ext --inplace")]
-    rows = [("extension", str(extension.origin)), ("library", settings.driver_path())]
+    rows = [("extension", str(extension.origin)), ("calls", _calls()), ("library", settings.driver_path())]
     try:
         driver = CudaLauncher().driver
         major, minor = driver.version()
@@ -121,6 +123,14 @@ def _launcher() -> Rows:
     except Exception as error:
         return [*rows, ("driver", f"not usable: {error}")]
     return [*rows, ("driver", f"supports CUDA {major}.{minor}, sees {devices} device{'s' if devices != 1 else ''}")]
+
+
+def _calls() -> str:
+    if not _has_torch():
+        return "unknown without torch"
+    from pyptx_ops.dispatch import bound
+
+    return "repeated ones skip Python" if bound.binds() else "each goes through Python; torch 2.10 would spare that"
 
 
 def _ptxas() -> Rows:
@@ -206,7 +216,14 @@ def _ops() -> str:
 
 def _kernel_path(manifest: Manifest | str | None, kind: str, why: str) -> tuple[str, str]:
     if isinstance(manifest, Manifest):
-        count = sum(bool(re.match(rf"{kind}_b?f16_", record.name)) for record in manifest.kernels)
-        if count:
-            return "kernel", f"{why}; {count} {kind}_* to choose from"
+        built = _of_kind(kind, (record.name for record in manifest.kernels))
+        families = importlib.import_module(FAMILIES[manifest.arch]).FAMILIES
+        missing = _of_kind(kind, (config.name for family in families for config in family.configs)) - built
+        lacking = f", but {len(missing)} more were not built: python -m pyptx_ops build" if missing else ""
+        if built:
+            return "kernel", f"{why}; {len(built)} {kind}_* to choose from{lacking}"
     return "error", f"{why}, but no {kind}_* was built: python -m pyptx_ops build"
+
+
+def _of_kind(kind: str, names: Iterable[str]) -> set[str]:
+    return {name for name in names if re.match(rf"{kind}_b?f16_", name)}

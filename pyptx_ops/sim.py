@@ -39,6 +39,8 @@ from pyptx_ops.trials.simulated import simulated
 
 SIZES = ("rows", "columns", "hidden", "depth")  # of trials, in the order in which --size gives them
 LINTS_SHOWN = 20
+SMS = 4  # multiprocessors of the simulated device
+OPTIONS = ("multiprocessors", "resident", "interleave", "limit", "trace")  # that go to `simulate` as they are
 DTYPES = {
     "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64,
     "u8": torch.uint8, "s32": torch.int32, "s64": torch.int64,
@@ -89,8 +91,10 @@ def parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, default=1, metavar="N", help="schedules of each policy (%(default)s)")
     add("--seed", type=int, default=0, metavar="S", help="the first seed (%(default)s)")
     add("--size", metavar="AxB[xC]", help="rows x columns (x depth) of one problem instead of the kernel's own")
-    add("--multiprocessors", type=int, default=4, metavar="N", help="that the ops plan for (%(default)s)")
+    add("--multiprocessors", type=int, default=SMS, metavar="N", help="that the ops plan for (%(default)s)")
     add("--limit", type=int, default=200_000_000, metavar="N", help="warp instructions of a launch (%(default)s)")
+    add("--resident", type=int, default=0, metavar="N", help="clusters that run at once (drawn from the seed)")
+    add("--interleave", action="store_true", help="lanes of a warp that have diverged take turns")
     add("--trace", metavar="FILE", help="a timeline of the last run, for Perfetto: ui.perfetto.dev")
     add("--lint", action="store_true", help="count bank conflicts and sectors of accesses, the worst first")
     add("--grid", default="1", metavar="X[,Y[,Z]]", help="CTAs, for a function that returns a kernel")
@@ -102,8 +106,8 @@ def simulate_job(job: Job, target: str, schedules: Sequence[tuple[int, str]], gi
     """Runs every problem of a job under every schedule, up to the first failure, and tells what came of it."""
     executed, lints = 0, Lints()
     for problem, (seed, policy) in product(job.problems, schedules):
-        options = {"policy": policy, "multiprocessors": given.multiprocessors, "limit": given.limit}
-        options |= {"trace": given.trace, "lint": lints if given.lint else False}
+        options = {name: getattr(given, name) for name in OPTIONS}
+        options |= {"policy": policy, "lint": lints if given.lint else False}
         try:
             executed += problem.run(seed, **options)
         except (SimulationError, AssertionError, RuntimeError) as error:
@@ -148,6 +152,9 @@ def _again(job: Job, target: str, seed: int, policy: str, given: argparse.Namesp
     """The command that repeats a failure."""
     words = [target if ":" in target else job.name, "--policy", policy, "--seed", str(seed)]
     words += ["--size", given.size] if given.size else []
+    words += ["--multiprocessors", str(given.multiprocessors)] if given.multiprocessors != SMS else []
+    words += ["--resident", str(given.resident)] if given.resident else []
+    words += ["--interleave"] if given.interleave else []
     words += ["--grid", given.grid, "--args", *given.args] if given.args else []
     return shlex.join(["python", "-m", "pyptx_ops", "sim", *words])
 

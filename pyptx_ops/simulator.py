@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from . import launch
-from .dsl import Kernel
+from .dsl import Kernel, TextKernel
 from .dsl.ir import Function, Instruction
 from .dsl.sim import Lints, Program, Timeline, load, map_words, run
 from .dsl.types import Param
@@ -39,14 +39,17 @@ class SimulatedLauncher:
     seed, policy: of the order in which warps and asynchronous operations take place (`dsl.sim.POLICIES`).
     multiprocessors: how many the kernels are told of; few make persistent kernels take several tiles per CTA.
     limit: warp instructions of a launch after which it is taken to be endless.
+    resident: clusters that run at once; 0: a number that the seed draws.
+    interleave: whether lanes of a warp that have diverged take turns.
     timeline, lints: to which launches are added.
     """
 
     def __init__(
         self, seed: int = 0, policy: str = "lazy", multiprocessors: int = 4, limit: int = 200_000_000,
-        timeline: Timeline | None = None, lints: Lints | None = None,
+        timeline: Timeline | None = None, lints: Lints | None = None, resident: int = 0, interleave: bool = False,
     ):  # fmt: skip
         self.timeline, self.lints = timeline, lints
+        self.resident, self.interleave = resident, interleave
         self.seed, self.policy, self.multiprocessors, self.limit = seed, policy, multiprocessors, limit
         self.executed = 0  # warp instructions so far
         self.launches: Counter[str] = Counter()  # of each kernel
@@ -64,7 +67,7 @@ class SimulatedLauncher:
 class SimulatedKernel:
     """A traced kernel on a simulated device."""
 
-    def __init__(self, launcher: SimulatedLauncher, kernel: Kernel):
+    def __init__(self, launcher: SimulatedLauncher, kernel: Kernel | TextKernel):
         self.launcher = launcher
         self.params = kernel.params
         self.name = kernel.entry
@@ -86,7 +89,8 @@ class SimulatedKernel:
         launcher.launches[self.name] += 1
         launcher.executed += run(
             self.program, grid, params, maps, storages(tensors), fresh=[extent(tensor) for tensor in fresh],
-            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, timeline=launcher.timeline,
+            policy=launcher.policy, seed=launcher.seed, limit=launcher.limit, resident=launcher.resident,
+            multiprocessors=launcher.multiprocessors, interleave=launcher.interleave, timeline=launcher.timeline,
             lints=launcher.lints,
         )  # fmt: skip
 
@@ -98,9 +102,12 @@ class SimulatedKernel:
 
 
 def launch_kernel(
-    kernel: Kernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float, fresh: Iterable[torch.Tensor] = ()
-) -> None:
-    """Runs a traced kernel on CPU tensors, which are all that it may touch; inside `simulate` under its schedule.
+    kernel: Kernel | TextKernel, grid: tuple[int, int, int], *args: torch.Tensor | int | float,
+    fresh: Iterable[torch.Tensor] = (),
+) -> None:  # fmt: skip
+    """Runs a traced kernel, or one that is given as text, on CPU tensors, which are all that it may touch.
+
+    Inside `simulate` it runs under its schedule.
 
     args: one per parameter. A tensor stands for its address, and for a tensor map with its sizes and strides too.
     fresh: contiguous tensors, or slices of them, that hold nothing yet; reading them before writing them is reported.
@@ -141,7 +148,7 @@ def traced(name: str) -> Kernel:
 
 
 @cache
-def program_of(kernel: Kernel) -> Program:
+def program_of(kernel: Kernel | TextKernel) -> Program:
     """A traced kernel, loaded; reports name its Python lines."""
     (function,) = (s for s in kernel.module().statements if isinstance(s, Function))
     instructions = [s for s in function.body.body if isinstance(s, Instruction)]
@@ -197,17 +204,23 @@ def simulate(
     policy: str = "lazy",
     multiprocessors: int = 4,
     limit: int = 200_000_000,
+    resident: int = 0,
+    interleave: bool = False,
     trace: str | Path | None = None,
     lint: bool | Lints = False,
 ) -> Iterator[SimulatedLauncher]:
     """Inside the block the ops run their Hopper kernels on CPU tensors of bf16 and fp16, in this process only.
 
     Args:
-        seed: of the "random" policy's orders, and of the order of CTAs.
+        seed: of the "random" policy's orders, of the number of clusters that run at once, and of lanes that interleave.
         policy: when asynchronous copies and wgmma take place: "lazy" (as late as possible), "eager" (at once),
             "reverse" (late, and the last one first), or "random".
-        multiprocessors: how many the ops plan for.
+        multiprocessors: how many the ops plan for, and whose room bounds how many clusters run at once.
         limit: warp instructions of one launch after which it is taken to be endless.
+        resident: clusters that run at once, instead of a number that the seed draws, from one to as many as there is
+            room for.
+        interleave: whether lanes of a warp that have diverged take turns at random, as they may since Volta. Otherwise
+            the ones furthest behind go on, until all are together again.
         trace: a file for a timeline of the launches, which Perfetto and Chrome show; written when the block ends.
         lint: whether bank conflicts and sectors of accesses are counted, in the launcher's `lints`; or where to add
             them.
@@ -217,7 +230,8 @@ def simulate(
     timeline = None if trace is None else Timeline()
     lints = lint if isinstance(lint, Lints) else Lints() if lint else None
     try:
-        with launch.use_launcher(SimulatedLauncher(seed, policy, multiprocessors, limit, timeline, lints)) as launcher:
+        machine = SimulatedLauncher(seed, policy, multiprocessors, limit, timeline, lints, resident, interleave)
+        with launch.use_launcher(machine) as launcher:
             assert isinstance(launcher, SimulatedLauncher)
             yield launcher
     finally:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyptx_ops
-from pyptx_ops import doctor
+from pyptx_ops import doctor, settings
 from pyptx_ops.__main__ import main
 from pyptx_ops.kernels.hopper.families import FAMILIES
 from pyptx_ops.manifest import KernelRecord, Manifest
@@ -124,13 +124,25 @@ def test_every_kernel_is_counted_once():
             assert len(kinds) == 1, config.name
 
 
+def test_doctor_on_a_whole_build():
+    manifest = Manifest.load(settings.artifacts_directory() / "sm_90a")
+    assert sum(len(family.configs) for family in FAMILIES) == len(manifest.kernels)
+    for kind in doctor.KERNELS.values():
+        path, why = doctor._kernel_path(manifest, kind, "why")
+        assert path == "kernel" and re.fullmatch(rf"why; \d+ {kind}_\* to choose from", why)
+
+
 def test_doctor_counts_the_kernels_of_an_op():
     fields = {"family": "gemm", "arch": "sm_90a", "config": {}, "entry": "e", "params": (), "block": (1, 1, 1)}
     fields |= {"cluster": (1, 1, 1), "shared_memory": 0, "pdl": False, "ptx": "e.ptx", "ptx_sha256": ""}
     names = ("gemm_f16_a", "grouped_gemm_bf16_a", "grouped_gemm_f16_b")
     manifest = Manifest("sm_90a", None, tuple(KernelRecord(name, **fields) for name in names))
-    assert doctor._kernel_path(manifest, "gemm", "why") == ("kernel", "why; 1 gemm_* to choose from")
-    assert doctor._kernel_path(manifest, "grouped_gemm", "why") == ("kernel", "why; 2 grouped_gemm_* to choose from")
+    path, why = doctor._kernel_path(manifest, "gemm", "why")
+    assert path == "kernel" and re.fullmatch(
+        r"why; 1 gemm_\* to choose from, but \d\d more were not built: .* build", why
+    )
+    path, why = doctor._kernel_path(manifest, "grouped_gemm", "why")
+    assert path == "kernel" and why.startswith("why; 2 grouped_gemm_* to choose from, but ")
     assert "3 kernels (3 gemm) as 0 cubins, the rest PTX" in doctor._built(manifest)
 
 
@@ -174,11 +186,31 @@ def test_demo(demo, tmp_path, capsys):
         runs = {(row["run"], row["implementation"]): row for row in model["rows"]}
         for run in ("prefill, eager", "prefill, compiled", "decode, eager"):
             for implementation in (demo.LIBRARY, demo.OURS):
+                if "compiled" in run and implementation == demo.LIBRARY and torch.__version__.startswith("2.9."):
+                    assert any("does not compile it" in note for note in model["notes"])
+                    continue
                 row = runs[run, implementation]
                 assert row["ms"] > 0 and 0 < row["median_error"] <= row["worst_error"]
         assert ("prefill, eager", demo.LOOP) in runs
         assert model["ops"]["grouped_gemm"] == 2 and model["ops"]["silu_and_mul"] == 1
         assert model["ops"]["rms_norm"] == model["patched"]["rms_norm"]
+
+
+def test_demo_where_the_library_does_not_compile(demo, monkeypatch, capsys):
+    """Ours is then judged by the library's errors in eager mode."""
+
+    def refuses(*args, **kwargs):
+        raise torch._dynamo.exc.Unsupported("a reason\nand more")
+
+    def compiled(model, **options):
+        return refuses if model.config._experts_implementation == "grouped_mm" else model
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    assert main(["demo", "--size", "small", "--device", "cpu", "--models", "mixtral"]) == 0
+    text = capsys.readouterr().out
+    assert f"note: {demo.LIBRARY}: torch {torch.__version__} does not compile it: a reason\n" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("prefill, compiled")]
+    assert demo.OURS in line
 
 
 @pytest.mark.parametrize("op", ["grouped_gemm", "silu_and_mul", "rms_norm"])
@@ -234,6 +266,13 @@ def test_rule_errors(runs, result, ours, agrees):
     runs._judge_errors(result, "run", {runs.LIBRARY: (0.01, 0.02), runs.OURS: (0.01 * ours, 0.02)})
     runs._judge_errors(result, "run", {runs.LIBRARY: (0.01, 0.02), runs.OURS: (0.01, 0.02 * ours)})
     assert len(result.complaints) == (0 if agrees else 2)
+
+
+@pytest.mark.parametrize(("ours", "agrees"), [(1.4, True), (1.6, False), (float("nan"), False)])
+def test_rule_errors_where_the_library_takes_no_part(runs, result, ours, agrees):
+    result.pinned[runs.LIBRARY] = (0.01, 0.02)
+    runs._judge_errors(result, "run", {runs.OURS: (0.01 * ours, None)})
+    assert len(result.complaints) == (0 if agrees else 1)
 
 
 def test_rule_tokens(runs, result):

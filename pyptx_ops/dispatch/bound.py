@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..launch import BoundCalls, Kernel, bound_calls, can_bind, may_bind
 
-__all__ = ["calls_of", "launch"]
+__all__ = ["binds", "calls_of", "launch"]
 
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and later
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -36,6 +36,11 @@ _tables: dict[str, BoundCalls] = {}
 _current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
+def binds() -> bool:
+    """Whether calls are bound at all: torch must show its tensors to C, and the extension must be built."""
+    return _EXCHANGE is not None and can_bind()
+
+
 def calls_of(op: str, run: Callable[..., Any], device_type: int = 2, *, apart: bool = False) -> Callable[..., Any]:
     """A function with the arguments of `run` that launches bound calls and answers NotImplemented to others.
 
@@ -43,7 +48,7 @@ def calls_of(op: str, run: Callable[..., Any], device_type: int = 2, *, apart: b
     tensors from one address to another that no other tensor of the call reaches into: of ops that write to them.
     """
     parameters = signature(run).parameters.values()
-    if _EXCHANGE is None or not can_bind():
+    if not binds():
         return _nothing_is_bound
     table = _tables[op] = bound_calls(
         exchange=_EXCHANGE,

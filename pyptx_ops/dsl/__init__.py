@@ -18,11 +18,13 @@ from .printer import print_module as print
 from .reg import Global, NotPred, Pred, Reg, RegArray, Var
 from .smem import SharedPlan, SharedRef
 from .syntax import PtxSyntaxError, parse, rename
+from .text_kernel import TextKernel
 from .trace import Kernel, special
 from .transpile import run, transpile
 from .types import Im2col, Param, TensorMapSpec
 
 __all__ = [
     "Global", "Im2col", "Kernel", "NotPred", "Param", "Pred", "PtxSyntaxError", "Reg", "RegArray", "SharedPlan",
-    "SharedRef", "TensorMapSpec", "TraceError", "Var", "parse", "print", "ptx", "rename", "run", "special", "transpile",
+    "SharedRef", "TensorMapSpec", "TextKernel", "TraceError", "Var", "parse", "print", "ptx", "rename", "run",
+    "special", "transpile",
 ]  # fmt: skip

@@ -192,12 +192,12 @@ def test_one_graph_for_fifty_token_counts(device, dtype, grad):
 
 def test_export_with_any_number_of_tokens(device, dtype):
     class Block(torch.nn.Module):
-        def forward(self, *inputs):
-            return block(*inputs)
+        def forward(self, x, residual, norm, w13, w2, offs, out):
+            return block(x, residual, norm, w13, w2, offs, out)
 
     tokens = torch.export.Dim("tokens", min=2, max=4096)
     dynamic = ({0: tokens}, {0: tokens}, *[None] * 5)
-    program = torch.export.export(Block(), block_inputs(13, device, dtype=dtype), dynamic_shapes=(dynamic,))
+    program = torch.export.export(Block(), block_inputs(13, device, dtype=dtype), dynamic_shapes=dynamic)
     names = {str(node.target) for node in program.graph.nodes if "pyptx" in str(node.target)}
     others = {name for name in samples(device) if name.endswith("_bwd")} | {"fused_add_rms_norm_"}
     assert names == {f"pyptx.{name}.default" for name in samples(device).keys() - others}

@@ -51,12 +51,12 @@ seen = []
 def test_marked():
     assert run(4).tolist() == list(range(32))
 
-@pytest.mark.pyptx_simulate(policies="eager", seeds=2, multiprocessors=7)
+@pytest.mark.pyptx_simulate(policies="eager", seeds=2, multiprocessors=7, resident=3, interleave=True)
 @pytest.mark.parametrize("factor", [4])
 def test_machine(pyptx_simulate, factor):
     run(factor)
     assert pyptx_simulate.executed > 0 and pyptx_simulate.policy == "eager"
-    assert pyptx_simulate.multiprocessors == 7
+    assert (pyptx_simulate.multiprocessors, pyptx_simulate.resident, pyptx_simulate.interleave) == (7, 3, True)
 
 def test_fixture_alone(pyptx_simulate):
     seen.append(pyptx_simulate.policy)

@@ -31,6 +31,16 @@ def wrong():
     return kernel(shift=3)
 
 
+def locked():
+    with Kernel("locked", block=(32, 1, 1)) as k:
+        lock = k.param("lock", "pointer")
+        with k.loop():
+            k.break_(ptx.atom.cas(lock, 0, 1, space="global", type="b32") == 0)
+        ptx.atom(lock, 0, op="exch", space="global", type="b32")
+        ptx.ret()
+    return k
+
+
 def runs():
     x, y = torch.randn(32), torch.empty(32)
     launch_kernel(kernel(), (1, 1, 1), x, y)
@@ -105,6 +115,18 @@ def test_a_report_names_the_line_and_how_to_repeat_it(path: Path, capsys) -> Non
     assert "policy lazy" in told and main(shlex.split(again)) == 1
     assert main(["sim", f"{path}:unequal"]) == 1
     assert "AssertionError: not what was meant" in capsys.readouterr().out
+
+
+def test_options_of_the_schedule(path: Path, capsys) -> None:
+    """A lock between lanes is passed on where they interleave, and what fails is repeated with the same options."""
+    source = path.read_text().replace("torch.randn(32)", "torch.zeros(1)")
+    path.write_text(source + "\n\ndef run():\n    launch_kernel(locked(), (1, 1, 1), torch.zeros(1))\n")
+    assert main(["sim", f"{path}:run", "--interleave", "--seeds", "2", "--limit", "20000"]) == 0
+    assert main(["sim", f"{path}:run", "--resident", "3", "--multiprocessors", "2", "--limit", "20000"]) == 1
+    told = capsys.readouterr().out
+    assert "limit: the launch took more instructions" in told and "--multiprocessors 2 --resident 3" in told
+    assert main(["sim", f"{path}:wrong", "--interleave", "--args", "f32[32]", "f32[32]"]) == 1
+    assert "--seed 0 --interleave --grid" in capsys.readouterr().out
 
 
 def test_a_trace_of_the_last_run(path: Path, capsys) -> None:

@@ -270,7 +270,10 @@ def test_registers_of_a_cta(policy: str) -> None:
     assert report.kind == "deadlock" and report.others[0].ptx.startswith("setmaxnreg.inc")
     assert "waits for 3072 registers more, and the CTA has 2048" in report.others[0].text
     report = found(budgets([(136, "dec"), (40, "dec")], registers=128), others=0, policy=policy)
-    assert report.kind == "register budget" and "setmaxnreg.dec to 136 of 128" in report.message
+    assert report.kind == "register budget" and "setmaxnreg.dec to 136, more than the 128" in report.message
+    report = found(budgets([(120, "inc"), (40, "dec")], registers=128), others=0, policy=policy)
+    assert report.kind == "register budget" and "setmaxnreg.inc to 120, fewer than the 128" in report.message
+    launch(budgets([(128, "inc"), (128, "dec")], registers=128), policy=policy)
 
 
 def test_more_registers_than_a_multiprocessor_has() -> None:

@@ -19,11 +19,12 @@ SCHEDULES = 8
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_kernels(config: Any, seed: int) -> None:
-    """Each policy twice, with other problems."""
+    """Each policy twice, with other problems, the second time with lanes that take turns."""
     trials = list(trials_of(config))
     for number in range(SCHEDULES):
         trial, policy = trials[number % len(trials)], POLICIES[number % len(POLICIES)]
-        excess = simulated(trial, seed + number, policy=policy).excess
+        interleave = number >= len(POLICIES)
+        excess = simulated(trial, seed + number, policy=policy, interleave=interleave).excess
         assert excess <= 1, f"{trial.what}, {policy}, seed {seed + number}: {excess} times the bound"
 
 

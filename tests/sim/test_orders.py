@@ -16,15 +16,15 @@ from pyptx_ops.simulator import SimulatedKernel, SimulatedLauncher
 ORDERS = [*((policy, 0) for policy in POLICIES), ("random", 1), ("random", 2)]
 
 
-def launch(kernel: Kernel, *args: int, grid: int = 1, order: tuple[str, int] = ("lazy", 0)) -> None:
-    launcher = SimulatedLauncher(order[1], order[0], limit=100_000)
+def launch(kernel: Kernel, *args: int, grid: int = 1, order: tuple[str, int] = ("lazy", 0), resident: int = 0) -> None:
+    launcher = SimulatedLauncher(order[1], order[0], limit=100_000, resident=resident)
     SimulatedKernel(launcher, kernel).launch(0, 0, grid, 1, 1, *args)
 
 
-def outcome(kernel: Kernel, *args: int, grid: int = 1, order: tuple[str, int] = ("lazy", 0)) -> str:
+def outcome(kernel: Kernel, *args: int, grid: int = 1, order: tuple[str, int] = ("lazy", 0), resident: int = 0) -> str:
     """The kind of the report, or "right"."""
     try:
-        launch(kernel, *args, grid=grid, order=order)
+        launch(kernel, *args, grid=grid, order=order, resident=resident)
     except SimulationError as error:
         assert error.report.place is not None and error.report.place.python.startswith(__file__)
         return error.report.kind
@@ -71,7 +71,7 @@ def test_a_flag_between_ctas(sem: str, scope: str, fences: str, wanted: str, ord
     memory = torch.zeros(3, dtype=torch.int32)
     address = memory.data_ptr()
     kernel = flag_in_global(sem, scope, fences)
-    assert outcome(kernel, address, address + 4, address + 8, grid=2, order=order) == wanted
+    assert outcome(kernel, address, address + 4, address + 8, grid=2, order=order, resident=2) == wanted
     assert wanted != "right" or memory.tolist() == [42, 1, 42]
 
 

@@ -11,10 +11,14 @@ from pyptx_ops.simulator import SimulatedKernel, SimulatedLauncher
 POLICIES = ("lazy", "eager", "reverse", "random")
 
 
-def launch(kernel: Kernel, *args: torch.Tensor | int, grid: int = 1, policy: str = "lazy", seed: int = 0) -> None:
-    """Tensors as their addresses."""
+def launch(
+    kernel: Kernel, *args: torch.Tensor | int, grid: int = 1, policy: str = "lazy", seed: int = 0, **how: int
+) -> SimulatedLauncher:
+    """Tensors as their addresses. how: further options of `simulate`."""
     values = [arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    SimulatedKernel(SimulatedLauncher(seed, policy, limit=2_000_000), kernel).launch(0, 0, grid, 1, 1, *values)
+    machine = SimulatedLauncher(seed, policy, **{"limit": 2_000_000, **how})
+    SimulatedKernel(machine, kernel).launch(0, 0, grid, 1, 1, *values)
+    return machine
 
 
 def item(base: Reg, index: Reg, nbytes: int) -> Reg:

@@ -1,5 +1,7 @@
 // Atomics and reductions by ordinary lanes: scalars, vectors, compare and swap.
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "machine.h"
 #include "reductions.h"
@@ -12,7 +14,8 @@ constexpr int MAX_ELEMENTS = 8;
 
 }  // namespace
 
-// atom has its result in front; compare and swap has two values. A vector's elements are atomic one by one.
+// atom has its result in front; compare and swap has two values. A vector's elements are atomic one by one. Lanes take
+// their turns in any order, where lanes interleave.
 void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
   bool returns = ins.op == Op::atom, swaps = ins.mode == Word::cas;
   const Operand& place = ins.arg(returns);
@@ -30,7 +33,10 @@ void Machine::atomic(Warp& warp, const Ins& ins, u32 mask) {
     if (swaps) std::memcpy(wanted[e], read<u64>(warp, ins.arg(value - 1, e), mask), sizeof wanted[e]);
   }
   u64 field = size == 8 ? ~0ull : (1ull << (8 * size)) - 1;
-  for (int l = 0; l < LANES; ++l) {
+  int turns[LANES];
+  std::iota(turns, turns + LANES, 0);
+  if (settings_.interleave) std::shuffle(turns, turns + LANES, random_);
+  for (int l : turns) {
     if (!(mask >> l & 1)) continue;
     lane_ = l;
     u32 total = size * static_cast<u32>(count);

@@ -110,6 +110,7 @@ struct Warp {
   u32 element_actor[LANES] = {};
   std::map<u64, u64> maps_known;  // edited tensor maps by address: up to which edit an acquire fence was passed
   u32 alive = ALL;
+  u32 went = ALL;  // the group of lanes that went last, where several take turns
   u32 actor = 0;
   Clock now;
   std::shared_ptr<const Clock> shot;  // of `now`, while that does not change

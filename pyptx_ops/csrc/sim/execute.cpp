@@ -29,6 +29,8 @@ void Machine::execute(Warp& warp, Group& group) {
   if (ins.form.run) {
     compute(warp, ins, mask);
     ++group.pc;
+  } else if (mask != ALL && is_collective(ins.op) && !whole(warp, group, mask)) {
+    // it waits for the others
   } else if (ins.op == Op::bra) {
     branch(warp, group, ins, mask);
   } else if (memory(warp, ins, mask)) {
@@ -75,6 +77,14 @@ bool Machine::together(Warp& warp, Group& group, u32 wanted, const char* what) {
   group.wait = Wait::warp;
   group.wanted = wanted;
   return false;
+}
+
+// Whether all lanes of the warp are here for an instruction that they execute together. Lanes that a branch led
+// elsewhere are waited for.
+bool Machine::whole(Warp& warp, Group& group, u32 mask) {
+  if (mask != group.mask || warp.alive != ALL)
+    throw Problem("warp divergence", "an instruction of the whole warp is executed by part of it");
+  return together(warp, group, ALL, "an instruction of the whole warp");
 }
 
 bool Machine::control(Warp& warp, Group& group, const Ins& ins, u32 mask) {

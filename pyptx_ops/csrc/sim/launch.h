@@ -33,6 +33,9 @@ struct Settings {
   Policy policy = Policy::lazy;
   u64 seed = 0;
   u64 limit = 0;  // instructions of warps, 0 for none
+  u32 multiprocessors = 1;
+  u32 resident = 0;         // clusters at once; 0 to draw their number
+  bool interleave = false;  // whether lanes that have diverged take turns
   bool trace = false, lint = false;
 };
 

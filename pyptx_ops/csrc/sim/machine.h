@@ -23,6 +23,8 @@ class Machine {
   Settings settings_;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Cluster>> resident_;
+  std::vector<u32> order_;  // of clusters
+  size_t started_ = 0;      // of these
   std::deque<Copy> copies_;
   std::vector<LoadedTile> tiles_;
   std::map<u64, MapEdit> map_edits_;               // by address
@@ -54,6 +56,9 @@ class Machine {
   static bool polls(const Ins& ins);
   bool turn(Warp& warp, u32 quantum);
   int runnable(Warp& warp);
+  size_t most_resident();
+  bool renew(size_t limit);
+  [[noreturn]] void endless(const Warp& warp);
   bool ready(Warp& warp, Group& group);
   void settle(Warp& warp);
   bool advance_copies(bool stuck);
@@ -71,6 +76,7 @@ class Machine {
   bool control(Warp& warp, Group& group, const Ins& ins, u32 mask);
   void branch(Warp& warp, Group& group, const Ins& ins, u32 mask);
   bool together(Warp& warp, Group& group, u32 wanted, const char* what);
+  bool whole(Warp& warp, Group& group, u32 mask);
   void leave(Warp& warp, Group& group, u32 mask);
   void shuffle(Warp& warp, const Ins& ins, u32 mask);
   void vote(Warp& warp, const Ins& ins, u32 mask);
@@ -83,6 +89,8 @@ class Machine {
   // memory.cpp
   bool memory(Warp& warp, const Ins& ins, u32 mask);
   void load_store(Warp& warp, const Ins& ins, u32 mask);
+  template <class Same>
+  void check_collisions(Warp& warp, const Ins& ins, const u64* address, u32 mask, Same same);
   void matrix(Warp& warp, const Ins& ins, u32 mask);
   u8* global(u64 address, u64 bytes, const char* what);
   void check_fresh(u64 address, u64 bytes, bool reads, bool writes);
@@ -111,7 +119,7 @@ class Machine {
   void move_wide(Warp& warp, const Ins& ins, u32 mask);
 
   // mma.cpp
-  bool warp_matrix(Warp& warp, const Ins& ins, u32 mask);
+  bool warp_matrix(Warp& warp, const Ins& ins);
   void mma_sync(Warp& warp, const Ins& ins);
   void mma_double(Warp& warp, const Ins& ins);
   void move_matrix(Warp& warp, const Ins& ins);
@@ -122,6 +130,7 @@ class Machine {
   bool cluster_barrier(Warp& warp, Group& group, const Ins& ins, u32 mask);
   bool registers(Warp& warp, Group& group, const Ins& ins);
   void mbarrier(Warp& warp, const Ins& ins, u32 mask);
+  void suspend(Warp& warp, Group& group, u32 mask, const u32* offset, const u32* parity);
   bool wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask);
   void check_lapped(const Warp& warp, const MBarrier& barrier, u32 offset, u32 parity) const;
   MBarrier& barrier_at(Cta& cta, u32 offset);

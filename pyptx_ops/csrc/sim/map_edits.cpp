@@ -63,10 +63,7 @@ void Machine::publish_map(Warp& warp, const Ins& ins) {
 bool Machine::edit_map(Warp& warp, Group& group, const Ins& ins, u32 mask) {
   switch (ins.op) {
     case Op::tensormap_replace: replace_in_map(warp, ins, mask); break;
-    case Op::tensormap_publish:
-      if (mask != ALL) throw Problem("warp divergence", "tensormap.cp_fenceproxy by part of a warp");
-      publish_map(warp, ins);
-      break;
+    case Op::tensormap_publish: publish_map(warp, ins); break;
     case Op::tensormap_release:
       for (auto& [address, edit] : map_edits_) edit.released |= edit.actor == warp.actor;
       break;

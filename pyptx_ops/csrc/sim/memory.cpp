@@ -149,6 +149,38 @@ u8* Machine::locate_byte(Warp& warp, const Ins& ins, u64 address, u32 bytes, boo
   return place;
 }
 
+// Lanes that store to one place by one instruction: only one of their values stays, and which is not defined. Accesses
+// of an instruction are aligned and of one size, so they overlap where their addresses are equal. same(a, b): whether
+// two lanes store the same.
+template <class Same>
+void Machine::check_collisions(Warp& warp, const Ins& ins, const u64* address, u32 mask, Same same) {
+  bool rising = mask == ALL;
+  for (int l = 1; l < LANES; ++l) rising &= address[l] > address[l - 1];
+  if (rising) return;
+  constexpr u32 PLACES = 2 * LANES;
+  u8 first[PLACES] = {};  // the lane that stores there, and 1, by a hash of the address
+  for (int l = 0; l < LANES; ++l) {
+    if (!(mask >> l & 1)) continue;
+    u32 at = static_cast<u32>(address[l] * 0x9E3779B97F4A7C15ull >> 58);
+    while (first[at] && address[first[at] - 1] != address[l]) at = (at + 1) % PLACES;
+    int other = first[at] - 1;
+    if (other < 0) {
+      first[at] = static_cast<u8>(l + 1);
+    } else if (!same(other, l)) {
+      lane_ = l;
+      const Cta* cta = nullptr;
+      u32 offset = 0;
+      if (is_shared(ins.space) || (ins.space == Word::none && space_of(address[l]) == Word::shared_cluster))
+        cta = &cta_of(warp, static_cast<u32>(address[l]), false, &offset);
+      Problem problem("race", place_name(cta ? offset - SHARED_BASE : address[l], cta) + " is written by lanes " +
+                                  std::to_string(other) + " and " + std::to_string(l) +
+                                  " of the warp at once, with different values");
+      problem.others.emplace_back(ins.line, "lane " + std::to_string(other) + " writes it");
+      throw problem;
+    }
+  }
+}
+
 void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
   bool load = ins.op == Op::ld;
   const Operand& place = ins.arg(load ? 1 : 0);
@@ -184,28 +216,34 @@ void Machine::load_store(Warp& warp, const Ins& ins, u32 mask) {
     }
   }
   lane_ = -1;
-  if (load)
+  if (load) {
     for (int e = 0; e < count; ++e) write<u64>(warp, ins.arg(0, e), loaded[e], mask);
+  } else if (!(ins.order & STRONG)) {
+    check_collisions(warp, ins, address, mask, [&](int a, int b) {
+      for (int e = 0; e < count; ++e)
+        if (std::memcmp(&values[e][a], &values[e][b], size) != 0) return false;
+      return true;
+    });
+  }
 }
 
 // 8x8 matrices of 16-bit elements: lane 8i + r holds the address of row r of matrix i; register i holds, in lane l, the
 // elements (l/4, 2(l%4)) and the next, or of the transposed matrix.
 void Machine::matrix(Warp& warp, const Ins& ins, u32 mask) {
-  if (mask != ALL) throw Problem("warp divergence", "a matrix move by part of a warp");
   bool load = ins.op == Op::ldmatrix, trans = ins.flags & TRANS;
   const Operand& place = ins.arg(load ? 1 : 0);
   int data = load ? 0 : 1, count = ins.size(data);
-  const u32* address = read<u32>(warp, place, mask);
-  if (settings_.lint) {
-    u64 rows[LANES];
-    for (int l = 0; l < 8 * count; ++l) rows[l] = static_cast<u32>(address[l] + place.offset);
-    lint(ins, rows, static_cast<u32>((1ull << (8 * count)) - 1), 16);
-  }
+  const u32* base = read<u32>(warp, place, mask);
+  u64 address[LANES];
+  for (int l = 0; l < LANES; ++l) address[l] = static_cast<u32>(base[l] + place.offset);
+  u32 rowed = static_cast<u32>((1ull << (8 * count)) - 1);
+  if (settings_.lint) lint(ins, address, rowed, 16);
+  u8 stored[LANES][16];  // by row
   for (int i = 0; i < count; ++i) {
     u8* rows[8];
     for (int r = 0; r < 8; ++r) {
       lane_ = 8 * i + r;
-      rows[r] = locate_byte(warp, ins, static_cast<u32>(address[lane_] + place.offset), 16, !load);
+      rows[r] = locate_byte(warp, ins, address[lane_], 16, !load);
     }
     lane_ = -1;
     u32 out[LANES];
@@ -214,18 +252,21 @@ void Machine::matrix(Warp& warp, const Ins& ins, u32 mask) {
       out[l] = 0;
       for (int half = 0; half < 2; ++half) {
         int row = l / 4, column = 2 * (l % 4) + half;
-        u8* element = trans ? rows[column] + 2 * row : rows[row] + 2 * column;
+        if (trans) std::swap(row, column);
         u16 value = in ? static_cast<u16>(in[l] >> (16 * half)) : 0;
         if (load) {
-          std::memcpy(&value, element, 2);
+          std::memcpy(&value, rows[row] + 2 * column, 2);
           out[l] |= static_cast<u32>(value) << (16 * half);
         } else {
-          std::memcpy(element, &value, 2);
+          std::memcpy(rows[row] + 2 * column, &value, 2);
+          std::memcpy(stored[8 * i + row] + 2 * column, &value, 2);
         }
       }
     }
     if (load) write<u32>(warp, ins.arg(0, i), out, mask);
   }
+  if (!load)
+    check_collisions(warp, ins, address, rowed, [&](int a, int b) { return std::memcmp(stored[a], stored[b], 16) == 0; });
 }
 
 bool Machine::memory(Warp& warp, const Ins& ins, u32 mask) {
@@ -238,7 +279,7 @@ bool Machine::memory(Warp& warp, const Ins& ins, u32 mask) {
     case Op::stmatrix: matrix(warp, ins, mask); return true;
     case Op::mov_wide: move_wide(warp, ins, mask); return true;
     case Op::clock: read_clock(warp, ins, mask); return true;
-    default: return address_space(warp, ins, mask) || warp_matrix(warp, ins, mask);
+    default: return address_space(warp, ins, mask) || warp_matrix(warp, ins);
   }
 }
 

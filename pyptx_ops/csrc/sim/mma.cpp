@@ -120,9 +120,8 @@ void Machine::move_matrix(Warp& warp, const Ins& ins) {
   write<u32>(warp, ins.arg(0), out, ALL);
 }
 
-bool Machine::warp_matrix(Warp& warp, const Ins& ins, u32 mask) {
+bool Machine::warp_matrix(Warp& warp, const Ins& ins) {
   if (ins.op != Op::mma_sync && ins.op != Op::movmatrix) return false;
-  if (mask != ALL) throw Problem("warp divergence", "a matrix instruction by part of a warp");
   if (ins.op == Op::mma_sync)
     mma_sync(warp, ins);
   else

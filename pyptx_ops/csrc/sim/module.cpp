@@ -1,7 +1,8 @@
 // pyptx_ops._sim: the simulator's core for Python. Torch-free, abi3.
 //
 //   program = compile(words, names, memory)   words: the kernel as the loader encodes it, int64
-//   executed, problem, events, traffic = run(program, grid, params, maps, segments, fresh, policy, seed, limit, trace, lint)
+//   executed, problem, events, traffic = run(program, grid, params, maps, segments, fresh, policy, seed, limit,
+//                                            multiprocessors, resident, interleave, trace, lint)
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
@@ -103,6 +104,7 @@ std::unique_ptr<Program> read_program(Words words, std::string names) {
   program->dynamic_bytes = static_cast<u32>(words.next());
   program->constant_bytes = static_cast<u32>(words.next());
   program->registers = static_cast<u32>(words.next());
+  program->registers_given = words.next() != 0;
   int slots = words.small(), presets = words.small(), count = words.small();
   size_t start = 0;
   for (int i = 0; i < slots; ++i) {
@@ -221,10 +223,12 @@ PyObject* run_program(PyObject*, PyObject* args) {
   const char *params, *maps, *segments, *fresh;
   Py_ssize_t params_size, maps_size, segments_size, fresh_size;
   unsigned grid[3];
-  int policy, trace, lint;
+  int policy, interleave, trace, lint;
+  unsigned multiprocessors, resident;
   unsigned long long seed, limit;
-  if (!PyArg_ParseTuple(args, "O(III)y#y#y#y#iKKpp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size, &maps,
-                        &maps_size, &segments, &segments_size, &fresh, &fresh_size, &policy, &seed, &limit, &trace, &lint))
+  if (!PyArg_ParseTuple(args, "O(III)y#y#y#y#iKKIIppp", &capsule, &grid[0], &grid[1], &grid[2], &params, &params_size,
+                        &maps, &maps_size, &segments, &segments_size, &fresh, &fresh_size, &policy, &seed, &limit,
+                        &multiprocessors, &resident, &interleave, &trace, &lint))
     return nullptr;
   const auto* program = static_cast<const Program*>(PyCapsule_GetPointer(capsule, CAPSULE));
   if (!program) return nullptr;
@@ -238,7 +242,9 @@ PyObject* run_program(PyObject*, PyObject* args) {
     Launch launch = read_launch(words_of(maps, maps_size), words_of(segments, segments_size),
                                 words_of(fresh, fresh_size), params, params_size);
     std::memcpy(launch.grid, grid, sizeof grid);
-    Machine machine(*program, std::move(launch), {static_cast<Policy>(policy), seed, limit, trace != 0, lint != 0});
+    Settings settings{static_cast<Policy>(policy), seed, limit, multiprocessors, resident, interleave != 0, trace != 0,
+                      lint != 0};
+    Machine machine(*program, std::move(launch), settings);
     try {
       machine.run();
     } catch (const Problem& problem) {

@@ -273,7 +273,26 @@ struct Preset {
 
 constexpr u64 MEMORY_ALIGN = 256;
 
-constexpr u32 REGISTERS = 65536, REGISTER_UNIT = 8;  // of a multiprocessor, and what a thread's come in
+// What all lanes of a warp execute together.
+constexpr bool is_collective(Op op) {
+  switch (op) {
+    case Op::ldmatrix:
+    case Op::stmatrix:
+    case Op::movmatrix:
+    case Op::mma_sync:
+    case Op::wgmma:
+    case Op::wgmma_fence:
+    case Op::wgmma_commit:
+    case Op::wgmma_wait:
+    case Op::setmaxnreg:
+    case Op::tensormap_publish: return true;
+    default: return false;
+  }
+}
+
+// Of a multiprocessor, and what registers of a thread come in. A CTA takes SHARED_RESERVED bytes beside its own.
+constexpr u32 REGISTERS = 65536, REGISTER_UNIT = 8, THREADS = 2048, CTAS = 32;
+constexpr u32 SHARED_BYTES = 228 * 1024, SHARED_RESERVED = 1024;
 
 struct Program {
   std::vector<Ins> code;
@@ -286,6 +305,7 @@ struct Program {
   std::vector<u8> memory;  // of the module: constants, then variables, with room to align them
   u32 constant_bytes = 0;
   u32 registers = 168;  // per thread, that the launch reserves
+  bool registers_given = false;  // by .maxnreg; else they are the most that it may need
 
   u32 threads() const { return block[0] * block[1] * block[2]; }
   u64 memory_base() const { return (reinterpret_cast<u64>(memory.data()) + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN; }

@@ -1,5 +1,6 @@
 // Who goes next: clusters, warps, groups of lanes and copies, in an order that the policy and the seed choose.
 #include <algorithm>
+#include <numeric>
 
 #include "machine.h"
 #include "registers.h"
@@ -123,23 +124,37 @@ bool Machine::ready(Warp& warp, Group& group) {
   return true;
 }
 
-// The group that goes on: of those that need not wait, the one furthest behind, which brings branches back together.
+// The group that goes on: of those that need not wait, the one furthest behind, which brings branches back together. Where
+// lanes interleave it is any of them, mostly the one that went last.
 int Machine::runnable(Warp& warp) {
   int best = -1;
-  for (size_t i = 0; i < warp.groups.size(); ++i)
-    if ((settings_.trace ? traced_ready(warp, warp.groups[i]) : ready(warp, warp.groups[i])) &&
-        (best < 0 || warp.groups[i].pc < warp.groups[static_cast<size_t>(best)].pc))
-      best = static_cast<int>(i);
+  bool interleaved = settings_.interleave && warp.groups.size() > 1, stays = interleaved && random_() % 8;
+  u64 able = 0;
+  for (size_t i = 0; i < warp.groups.size(); ++i) {
+    Group& group = warp.groups[i];
+    if (!(settings_.trace ? traced_ready(warp, group) : ready(warp, group))) continue;
+    if (stays && (group.mask & warp.went) == warp.went) return static_cast<int>(i);
+    bool takes = best < 0 || group.pc < warp.groups[static_cast<size_t>(best)].pc;
+    if (interleaved) takes = random_() % ++able == 0;
+    if (takes) best = static_cast<int>(i);
+  }
+  if (interleaved && best >= 0) warp.went = warp.groups[static_cast<size_t>(best)].mask;
   return best;
 }
 
-// Groups that have come to the same instruction become one.
+// Groups that have come to the same instruction become one; where lanes interleave they may, and those do that wait for
+// each other.
 void Machine::settle(Warp& warp) {
   auto fixed = [](const Group& g) { return g.wait == Wait::named || g.wait == Wait::warp_barrier; };
+  auto apart = [&](const Group& a, const Group& b) {
+    if (a.wait == Wait::mbarrier || b.wait == Wait::mbarrier)
+      return a.wait != b.wait || a.address != b.address || a.parity != b.parity;
+    return settings_.interleave && !(a.wait == Wait::warp && b.wait == Wait::warp) && random_() % 2;
+  };
   for (size_t i = 0; i < warp.groups.size(); ++i)
     for (size_t j = i + 1; j < warp.groups.size();) {
       Group &a = warp.groups[i], &b = warp.groups[j];
-      if (a.pc != b.pc || fixed(a) || fixed(b)) {
+      if (a.pc != b.pc || fixed(a) || fixed(b) || apart(a, b)) {
         ++j;
         continue;
       }
@@ -162,18 +177,31 @@ bool Machine::turn(Warp& warp, u32 quantum) {
     if (index < 0) return step > 0;
     Group& group = warp.groups[static_cast<size_t>(index)];
     int pc = group.pc;
-    if (pc >= static_cast<int>(program_.code.size())) throw Problem("exit", "a warp runs past the end of the kernel");
+    if (pc >= static_cast<int>(program_.code.size())) {
+      Problem problem("exit", "a warp runs past the end of the kernel");
+      if (pc) locate(problem, warp, program_.code.back());
+      throw problem;
+    }
     try {
       execute(warp, group);
+      if (settings_.limit && executed > settings_.limit) endless(warp);
     } catch (Problem& problem) {
       locate(std::move(problem), warp, program_.code[static_cast<size_t>(pc)]);
     }
     if (warp.groups.size() > 1) settle(warp);
     if (warp.groups.empty() || polls(program_.code[static_cast<size_t>(pc)])) return true;
-    if (settings_.limit && executed > settings_.limit)
-      throw Problem("limit", "the launch took more instructions than allowed; a loop may never end");
   }
   return true;
+}
+
+void Machine::endless(const Warp& warp) {
+  std::string text = "the launch took more instructions than allowed; a loop may never end";
+  if (started_ < order_.size())
+    text += "; " + std::to_string(order_.size() - started_) + " of " + std::to_string(order_.size()) +
+            " clusters have not started, and nothing promises that they run at the same time as those that have";
+  if (warp.groups.size() > 1 && !settings_.interleave)
+    text += "; lanes of the warp have diverged, and those ahead stand still unless the run interleaves lanes";
+  throw Problem("limit", text);
 }
 
 void Machine::locate(Problem problem, const Warp& warp, const Ins& ins) {
@@ -247,33 +275,46 @@ void Machine::check_exit(Cluster& cluster) {
       ++i;
 }
 
+// How many clusters run at once: any number from one to as many as the multiprocessors have room for. How many registers a
+// thread takes is known where .maxnreg says so; otherwise they do not count.
+size_t Machine::most_resident() {
+  if (settings_.resident) return settings_.resident;
+  u32 threads = (program_.threads() + LANES - 1) / LANES * LANES;
+  u32 each = std::min({CTAS, THREADS / threads, SHARED_BYTES / (program_.shared_bytes + SHARED_RESERVED)});
+  if (program_.registers_given) each = std::min(each, REGISTERS / (program_.registers * threads));
+  size_t room = static_cast<size_t>(each) * settings_.multiprocessors / program_.cluster;
+  return 1 + random_() % std::max<size_t>(1, std::min(room, order_.size()));
+}
+
+// Clusters start, and those that are done go. Whether there was one.
+bool Machine::renew(size_t limit) {
+  size_t before = started_;
+  while (started_ < order_.size() && resident_.size() < limit) resident_.push_back(start(order_[started_++]));
+  bool changed = started_ != before;
+  for (size_t i = 0; i < resident_.size();) {
+    if (!finished(*resident_[i])) {
+      ++i;
+      continue;
+    }
+    check_exit(*resident_[i]);
+    resident_.erase(resident_.begin() + static_cast<std::ptrdiff_t>(i));
+    changed = true;
+  }
+  return changed;
+}
+
 void Machine::run() {
-  u32 total = launch_.grid[0] * launch_.grid[1] * launch_.grid[2] / program_.cluster;
-  std::vector<u32> order(total);
-  for (u32 i = 0; i < total; ++i) order[i] = i;
+  order_.resize(launch_.grid[0] * launch_.grid[1] * launch_.grid[2] / program_.cluster);
+  std::iota(order_.begin(), order_.end(), 0u);
   bool shuffles = settings_.policy == Policy::random;
-  if (settings_.policy == Policy::reverse) std::reverse(order.begin(), order.end());
-  if (shuffles) std::shuffle(order.begin(), order.end(), random_);
+  if (settings_.policy == Policy::reverse) std::reverse(order_.begin(), order_.end());
+  if (shuffles) std::shuffle(order_.begin(), order_.end(), random_);
   const u32 quanta[] = {1, 8, 64, 4096};
   u32 quantum = shuffles ? quanta[random_() % 4] : settings_.policy == Policy::eager ? 64 : 1u << 30;
-  size_t next = 0, limit = shuffles ? 1 + random_() % 4 : 2;
+  size_t limit = most_resident();
   std::vector<Warp*> warps;
-  while (next < total || !resident_.empty()) {
-    bool changed = false;
-    while (next < total && resident_.size() < limit) {
-      resident_.push_back(start(order[next++]));
-      changed = true;
-    }
-    for (size_t i = 0; i < resident_.size();) {
-      if (!finished(*resident_[i])) {
-        ++i;
-        continue;
-      }
-      check_exit(*resident_[i]);
-      resident_.erase(resident_.begin() + static_cast<std::ptrdiff_t>(i));
-      changed = true;
-    }
-    if (changed) {
+  while (started_ < order_.size() || !resident_.empty()) {
+    if (renew(limit)) {
       warps.clear();
       for (auto& cluster : resident_)
         for (Cta& cta : cluster->ctas)

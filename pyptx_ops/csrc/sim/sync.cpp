@@ -120,35 +120,48 @@ void Machine::check_lapped(const Warp& warp, const MBarrier& barrier, u32 offset
   throw problem;
 }
 
-// try_wait suspends the lanes until the phase completes, which hardware may do; test_wait answers at once.
+// The lanes wait for a phase; those that wait for another barrier do so apart.
+void Machine::suspend(Warp& warp, Group& group, u32 mask, const u32* offset, const u32* parity) {
+  int first = __builtin_ctz(mask);
+  Group rest = group;
+  rest.mask = 0;
+  for (int l = first; l < LANES; ++l)
+    if ((mask >> l & 1) && (offset[l] != offset[first] || parity[l] != parity[first])) rest.mask |= 1u << l;
+  group.mask &= ~rest.mask;
+  group.wait = Wait::mbarrier;
+  group.address = offset[first];
+  group.parity = parity[first];
+  group.generation = warp.cta->barriers[offset[first]].phase;
+  if (rest.mask) warp.groups.push_back(rest);  // `group` may be gone from here on
+}
+
+// try_wait suspends the lanes until a phase of theirs completes, which hardware may do; test_wait answers at once.
 bool Machine::wait_parity(Warp& warp, Group& group, const Ins& ins, u32 mask) {
   const Operand& place = ins.arg(1);
   const u32 *address = read<u32>(warp, place, mask), *parity = read<u32>(warp, ins.arg(2), mask);
-  u32 done = 0;
+  u32 done = 0, offset[LANES];
   for (int l = 0; l < LANES; ++l) {
     if (!(mask >> l & 1)) continue;
     lane_ = l;
-    u32 offset;
-    Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), true, &offset);
-    const MBarrier& barrier = barrier_at(cta, offset);
+    Cta& cta = cta_of(warp, static_cast<u32>(address[l] + place.offset), true, &offset[l]);
+    const MBarrier& barrier = barrier_at(cta, offset[l]);
     observe_barrier(warp, cta, barrier, false);
-    if (!(ins.flags & RELAXED)) check_lapped(warp, barrier, offset, parity[l]);
-    if ((barrier.phase & 1) != parity[l]) {
-      done |= 1u << l;
-      if (!(ins.flags & RELAXED) && (done & (done - 1)) == 0) {
-        acquire(warp, mask, barrier.done);
-        if (ins.scope() != 1) acquire(warp, mask, barrier.done_far);
-      }
-    } else if (ins.op == Op::mbarrier_try_wait) {
-      group.wait = Wait::mbarrier;
-      group.address = offset;
-      group.parity = parity[l];
-      group.generation = barrier.phase;
-      lane_ = -1;
-      return false;
-    }
+    if (!(ins.flags & RELAXED)) check_lapped(warp, barrier, offset[l], parity[l]);
+    done |= ((barrier.phase & 1) != parity[l] ? 1u : 0u) << l;
   }
   lane_ = -1;
+  if (!done && ins.op == Op::mbarrier_try_wait) {
+    suspend(warp, group, mask, offset, parity);
+    return false;
+  }
+  for (u32 left = ins.flags & RELAXED ? 0 : done; left;) {
+    u32 at = offset[__builtin_ctz(left)], alike = 0;
+    for (int l = 0; l < LANES; ++l) alike |= ((left >> l & 1) && offset[l] == at ? 1u : 0u) << l;
+    left &= ~alike;
+    const MBarrier& barrier = warp.cta->barriers[at];
+    acquire(warp, alike, barrier.done);
+    if (ins.scope() != 1) acquire(warp, alike, barrier.done_far);
+  }
   write_pred(warp, ins.arg(0), done, mask);
   return true;
 }
@@ -224,7 +237,6 @@ void Machine::complete_cluster(Cluster& cluster) {
 }
 
 bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
-  if (group.mask != warp.alive) throw Problem("warp divergence", "setmaxnreg by part of a warp");
   u32 wanted = static_cast<u32>(ins.arg(0).value), &pool = warp.cta->register_pool;
   auto& log = warp.cta->budget_log[warp.index / 4];
   if (warp.budgets < log.size() && log[warp.budgets] != ins.line) {
@@ -234,11 +246,14 @@ bool Machine::registers(Warp& warp, Group& group, const Ins& ins) {
   }
   if (ins.mode == Word::dec) {
     if (wanted > warp.registers)
-      throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + " of " +
-                                           std::to_string(warp.registers) + " registers");
+      throw Problem("register budget", "setmaxnreg.dec to " + std::to_string(wanted) + ", more than the " +
+                                           std::to_string(warp.registers) + " registers that the warp has");
     pool += (warp.registers - wanted) * LANES;
   } else {
-    u32 more = wanted > warp.registers ? (wanted - warp.registers) * LANES : 0;
+    if (wanted < warp.registers)
+      throw Problem("register budget", "setmaxnreg.inc to " + std::to_string(wanted) + ", fewer than the " +
+                                           std::to_string(warp.registers) + " registers that the warp has");
+    u32 more = (wanted - warp.registers) * LANES;
     if (more > pool) {
       group.wait = Wait::registers;
       group.wanted = more;

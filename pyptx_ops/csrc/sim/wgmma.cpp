@@ -156,8 +156,6 @@ void Machine::wait_wgmma(Warp& warp, u32 pending) {
 }
 
 bool Machine::matrix_multiply(Warp& warp, Group& group, const Ins& ins, u32 mask) {
-  bool wgmma = ins.op == Op::wgmma || ins.op == Op::wgmma_fence || ins.op == Op::wgmma_commit || ins.op == Op::wgmma_wait;
-  if (wgmma && mask != ALL) throw Problem("warp divergence", "wgmma by part of a warp");
   switch (ins.op) {
     case Op::wgmma: issue_wgmma(warp, ins, mask); break;
     case Op::wgmma_fence: hide_fragments(warp); break;

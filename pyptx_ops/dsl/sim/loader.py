@@ -110,6 +110,7 @@ def load(
     constants, variables = bytes(parsed.constants), bytes(parsed.variables)
     constants = constants.ljust(-(-len(constants) // MEMORY_ALIGN) * MEMORY_ALIGN, b"\0")
     head = [*block, *cluster, encoder.shared_bytes, shared_memory, len(constants), registers]
+    head.append(bool(parsed.max_registers))
     head += [len(encoder.bits), len(encoder.presets) // 3, len(parsed.lines), *encoder.bits, *encoder.presets]
     try:
         handle = _sim.compile((array("q", head) + code).tobytes(), "\n".join(encoder.slots), constants + variables)
@@ -332,8 +333,10 @@ def _same_shape(form: Form, operands: tuple[Operand, ...]) -> bool:
             fits = isinstance(got, Pair)
         elif wanted.count:
             fits = isinstance(got, Vector) and len(got.elements) == wanted.count
+        elif isinstance(got, Vector):
+            fits = len(got.elements) == 1 and wanted.may_be_braced
         else:
-            fits = not isinstance(got, (Vector, Pair, Address, TensorCoordinates))
+            fits = not isinstance(got, (Pair, Address, TensorCoordinates))
         if not fits:
             return False
     return True

@@ -49,11 +49,16 @@ class Text:
 
 _BITS = {"pred": 1, "b8": 16, "b16": 16, "b32": 32, "f32": 32, "b64": 64, "f64": 64, "b128": 128}
 _INSTRUCTION = re.compile(r"(?:@(!?)([%$\w]+)\s+)?([a-z][\w.:]*)\s*(.*?)\s*;")
-_PARAM = re.compile(r"\.param (?:\.align (\d+) )?\.(\w+) ([\w$]+)(?:\[(\d+)\])?,?")
+_PARAM = re.compile(
+    r"\.param (?:\.align (\d+) )?\.(\w+) (?:\.ptr (?:\.[a-z]+ )?(?:\.align \d+ )?)?([\w$]+)(?:\[(\d+)\])?,?"
+)
 _SHARED = re.compile(r"(?:\.extern )?\.shared (?:\.align (\d+) )?\.b8 ([\w$]+)\[(\d*)\];")
 _MEMORY = re.compile(r"\.(global|const) \.align (\d+) \.(\w+) ([\w$]+)\[(\d+)\](?: = \{(.*)\})?;")
 _ENTRY = re.compile(r"(?:\.visible )?\.entry ([\w$]+)\(")
-_SKIPPED = (".version", ".target", ".address_size", ".maxntid", ".explicitcluster", ".reqnctapercluster")
+_SKIPPED = (
+    ".version", ".target", ".address_size", ".maxntid", ".reqntid", ".explicitcluster", ".reqnctapercluster", ".loc",
+    ".file",
+)  # fmt: skip
 
 
 def read(text: str) -> Text:
@@ -145,9 +150,9 @@ def _operand(word: str) -> Operand:
             assert isinstance(coordinates, Vector)
             return TensorCoordinates(_operand(parts[0]), coordinates)
         base, sign, offset = re.fullmatch(r"([^+\-]+|-?\d+)([+-]?)(.*)", parts[0]).groups()  # type: ignore[union-attr]
-        inner = _operand(base)
+        inner = _operand(base.strip())
         assert isinstance(inner, (Register, Symbol, Immediate))
-        return Address(inner, ("-" if sign == "-" else "") + offset)
+        return Address(inner, ("-" if sign == "-" else "") + offset.strip())
     if "|" in word:
         first, second = word.split("|")
         return Pair(_operand(first), _operand(second))

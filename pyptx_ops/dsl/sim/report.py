@@ -84,6 +84,9 @@ def run(
     policy: str = "lazy",
     seed: int = 0,
     limit: int = 0,
+    multiprocessors: int = 1,
+    resident: int = 0,
+    interleave: bool = False,
     timeline: Timeline | None = None,
     lints: Lints | None = None,
 ) -> int:
@@ -92,14 +95,18 @@ def run(
     params: the parameters as they lie in memory.  maps: `map_words` of each tensor map.
     segments: (address, bytes) of the memory that the kernel may touch.  fresh: of what it writes before it reads it.
     limit: warp instructions after which a loop is taken to be endless; 0 for none.
+    multiprocessors: whose room bounds how many clusters run at once, a number that the seed draws.
+    resident: that number instead; 0 to draw it.  interleave: lanes of a warp that have diverged take turns.
     timeline, lints: to which the launch is added, also where it ends in a report.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy is one of {', '.join(POLICIES)}, got {policy!r}")
+    if multiprocessors < 1 or resident < 0:
+        raise ValueError(f"multiprocessors is at least 1 and resident 0, got {multiprocessors} and {resident}")
     touched, unwritten = (array("q", [n for part in parts for n in part]).tobytes() for parts in (segments, fresh))
     executed, problem, events, traffic = _sim.run(
         program.handle, grid, params, array("q", maps).tobytes(), touched, unwritten, POLICIES.index(policy), seed,
-        limit, timeline is not None, lints is not None,
+        limit, multiprocessors, resident, interleave, timeline is not None, lints is not None,
     )  # fmt: skip
     if timeline is not None:
         timeline.add(program, grid, events, executed)
