@@ -63,8 +63,10 @@ def experts_forward(
     offs = torch.searchsorted(expert_ids, experts, right=True, out_int32=True)  # group ends; higher ids fall behind
 
     x = hidden_states[order // top_k]
-    x = _grouped_linear(self, "gate_up_proj" if self.has_gate else "up_proj", x, offs)
-    x = _activate(self, x)
+    if _is_swiglu(self) and (self.is_concatenated or not self.is_transposed):  # the other layout would be copied
+        x = pyptx_ops.grouped_gemm_swiglu(*_operands(self, "gate_up_proj", x, offs), not self.is_concatenated)
+    else:
+        x = _activate(self, _grouped_linear(self, "gate_up_proj" if self.has_gate else "up_proj", x, offs))
     x = _grouped_linear(self, "down_proj", x, offs)
     if getattr(self, "has_post_expert_norm", False):
         x = self.post_expert_norm(x)  # may turn the zero rows of higher ids into something else
@@ -76,19 +78,31 @@ def experts_forward(
 
 
 def _grouped_linear(module: Any, name: str, x: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return pyptx_ops.grouped_gemm(*_operands(module, name, x, offs))
+
+
+def _operands(
+    module: Any, name: str, x: torch.Tensor, offs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Of a grouped product: tokens, weights (E, in, out), group ends, bias."""
     weight = getattr(module, name)
     bias = getattr(module, f"{name}_bias") if module.has_bias else None
-    b = weight if module.is_transposed else weight.transpose(-2, -1)  # (E, in, out)
-    return pyptx_ops.grouped_gemm(x.to(weight.dtype), b, offs, bias)
+    return x.to(weight.dtype), weight if module.is_transposed else weight.transpose(-2, -1), offs, bias
+
+
+def _is_swiglu(module: Any) -> bool:
+    """Whether the up projection's result goes through silu(gate) * up."""
+    default = module.has_gate and type(module)._apply_gate is moe._default_apply_gate
+    return default and is_silu(module.act_fn)
 
 
 def _activate(module: Any, x: torch.Tensor) -> torch.Tensor:
     if not module.has_gate:
         return module.act_fn(x)
+    if _is_swiglu(module):
+        return pyptx_ops.silu_and_mul(x, interleaved=not module.is_concatenated)
     if type(module)._apply_gate is not moe._default_apply_gate:
         return module._apply_gate(x)
-    if is_silu(module.act_fn):
-        return pyptx_ops.silu_and_mul(x, interleaved=not module.is_concatenated)
     gate, up = x.chunk(2, dim=-1) if module.is_concatenated else (x[..., ::2], x[..., 1::2])
     return module.act_fn(gate) * up
 

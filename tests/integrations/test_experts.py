@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 from transformers.integrations.moe import use_experts_implementation
 
+import pyptx_ops
 from pyptx_ops.integrations.transformers import experts_forward
 
 EXPERTS, HIDDEN, INTERMEDIATE = 5, 48, 24
@@ -106,7 +107,19 @@ FLAGS = [
 def test_flags(flags, dtype, device):
     experts = make_experts(dtype=dtype, device=device, **flags)
     args = inputs(13, 2, dtype, device)
-    assert_rows_close(experts(*args), truth(experts, *args))
+    wanted = truth(experts, *args)
+    assert_rows_close(experts(*args), wanted)
+    with torch.no_grad():
+        assert_rows_close(experts(*args), wanted)
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda f: "-".join(k for k, v in f.items() if v) or "plain")
+def test_the_gate_is_fused_where_nothing_is_copied_for_it(flags):
+    experts, args = make_experts(dtype=torch.bfloat16, **flags), inputs(13, 2, torch.bfloat16)
+    with pyptx_ops.simulate() as machine, torch.no_grad():
+        assert_rows_close(experts(*args), truth(experts, *args))
+    fused = [name for name in machine.launches if name.startswith("grouped_gemm_swiglu")]
+    assert bool(fused) == (flags["has_gate"] and (flags["is_concatenated"] or not flags["is_transposed"]))
 
 
 @pytest.mark.parametrize("act_fn", [nn.GELU(), nn.ReLU(), torch.nn.functional.silu, torch.tanh], ids=str)
